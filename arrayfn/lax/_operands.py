@@ -16,14 +16,22 @@ from arrayfn.tracing import apply
 
 
 def typed(name: str, *operands: ArrayLike) -> list[Any]:
-    """``operands`` with Python numbers in the dtype of the first array."""
+    """Return ``operands``, with Python numbers converted to arrays of a fitting dtype.
+
+    The dtype is that of the first operand that is not a Python number. If all are
+    Python numbers, it is the dtype to which they promote. Arrays are returned
+    unchanged. ``name`` is the public function, for errors.
+    """
     types = [ops.type_of_operand(name, x) for x in operands]
-    strong = [
+    array_dtypes = [
         t.dtype
         for x, t in zip(operands, types, strict=True)
         if not dtypes.is_python_scalar(x)
     ]
-    dtype = strong[0] if strong else dtypes.promote((t.dtype, True) for t in types)[0]
+    if array_dtypes:
+        dtype = array_dtypes[0]
+    else:
+        dtype = dtypes.promote((t.dtype, True) for t in types)[0]
     return [
         ops.as_array(ops.scalar(x, dtype)) if dtypes.is_python_scalar(x) else x
         for x in operands
@@ -31,21 +39,29 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
 
 
 def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
-    """Apply ``primitive`` to ``operands``, whose axes of extent 1 are broadcast."""
-    given = typed(primitive.name, *operands)
-    if len(given) > 2 or given[0].shape != given[-1].shape:
-        given = alike(primitive.name, given)
-    return apply(primitive, *given)
+    """Apply ``primitive`` to ``operands``, with axes of extent 1 broadcast.
 
-
-def alike(name: str, given: list[Any]) -> list[Any]:
-    """Arrays of one rank, with their axes of extent 1 broadcast; others as they are.
-
-    What does not fit is left for the type rule to refuse.
+    Python numbers take the dtype of the first array. The primitive's type rule raises
+    for other differences of dtype or shape.
     """
-    shapes = {x.shape for x in given if x.shape}
-    if len(shapes) <= 1 or len({len(shape) for shape in shapes}) > 1:
-        return given
+    arrays = typed(primitive.name, *operands)
+    # One operand, or two of one shape, need no broadcasting.
+    if len(arrays) > 2 or arrays[0].shape != arrays[-1].shape:
+        arrays = alike(primitive.name, arrays)
+    return apply(primitive, *arrays)
+
+
+def alike(name: str, arrays: list[Any]) -> list[Any]:
+    """Broadcast axes of extent 1, so that ``arrays`` of rank 1 or more have one shape.
+
+    Arrays of rank 0 stay as they are. If the ranks or the extents do not fit, the
+    arrays are returned unchanged, and the type rule of the primitive raises the error.
+    """
+    shapes = {x.shape for x in arrays if x.shape}
+    ranks = {len(shape) for shape in shapes}
+    if len(shapes) <= 1 or len(ranks) > 1:
+        return arrays
+    # An axis does not broadcast if it has two extents other than 1.
     if any(len({*extents} - {1}) > 1 for extents in zip(*shapes, strict=True)):
-        return given
-    return ops.broadcast(name, given, [ops.type_of_operand(name, x) for x in given])
+        return arrays
+    return ops.broadcast(name, arrays, [ops.type_of_operand(name, x) for x in arrays])

@@ -1,6 +1,7 @@
-"""Collectives over groups of members: the ``axis_index_groups`` of ``lax.psum`` ...
+"""The groups of members that ``axis_index_groups`` of collectives describes.
 
-Each member gets the values of all members of the axis, and takes those of its group.
+Each member receives the values of all members of the axis, and selects the values of
+its own group.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ Groups = Sequence[Sequence[int]]
 
 
 class Group:
-    """The group of members that this member is in, along one named axis.
+    """The group of members that this member belongs to, along one named axis.
 
-    ``size`` is the number of its members, ``rank`` this member's number among them.
+    ``size`` is the number of members in the group. ``rank`` is the (traced) number of
+    this member in its group.
     """
 
     def __init__(self, function: str, size: int, index: Any, groups: Groups) -> None:
-        """The group among ``groups`` of an axis of extent ``size``.
+        """Find the group of this member.
 
-        ``index`` is this member's along that axis. Raises ArgumentError, about
-        ``function``, unless each member is in one group, and groups have one size.
+        ``size`` is the number of members along the axis, ``index`` the (traced) number
+        of this member, and ``groups`` the numbers of the members in each group. Raises
+        ArgumentError, about ``function``, unless each member is in exactly one group
+        and all groups have the same size.
         """
         rows = [[int(k) for k in group] for group in groups]
         whole = sorted(k for row in rows for k in row) == list(range(size))
@@ -38,6 +42,7 @@ class Group:
                 user_location(),
             )
         self.size = len(rows[0])
+        # members[k] are the members of k's group, and ranks[k] is k's number in it.
         members = np.zeros((size, self.size), np.int32)
         ranks = np.zeros(size, np.int32)
         for row in rows:
@@ -46,10 +51,17 @@ class Group:
         self._members = anp.take(members, index, 0, mode="clip")
         self.rank = anp.take(ranks, index, mode="clip")
 
-    def own(self, every: Any) -> Any:
-        """The group's entries along axis 0 of ``every``, which has one a member."""
-        return anp.take(every, self._members, 0, mode="clip")
+    def own(self, values: Any) -> Any:
+        """Select the group's values from ``values``, which has those of all members.
+
+        ``values`` has shape (members of the axis, ...), the result (members of the
+        group, ...).
+        """
+        return anp.take(values, self._members, 0, mode="clip")
 
     def mine(self, parts: Any, axis: int) -> Any:
-        """This member's entry along ``axis`` of ``parts``, which has one a member."""
+        """Select this member's part from ``parts``, and remove ``axis``.
+
+        ``parts`` has one entry along ``axis`` for each member of the group.
+        """
         return anp.take(parts, self.rank, axis, mode="clip")

@@ -28,10 +28,10 @@ AxisName = str | Sequence[str]
 
 
 def axis_index(axis_name: AxisName) -> Any:
-    """The int32 index of this member along the axis.
+    """Return the index of this member along the named axis, an int32 scalar.
 
     Along several axes, members are numbered in row-major order. Raises ArgumentError if
-    no enclosing ``vmap`` has an axis of that name.
+    no enclosing ``vmap`` or ``shard_map`` has an axis of that name.
     """
     index: Any = np.int32(0)
     for name in _names(axis_name):
@@ -41,7 +41,11 @@ def axis_index(axis_name: AxisName) -> Any:
 
 
 def axis_size(axis_name: AxisName) -> int:
-    """The number of members along the axis (or axes)."""
+    """Return the number of members along the named axis, or along several axes.
+
+    Raises ArgumentError if no enclosing ``vmap`` or ``shard_map`` has an axis of that
+    name.
+    """
     size = 1
     for name in _names(axis_name):
         size *= _axis("axis_size", name).size
@@ -53,12 +57,14 @@ def psum(
 ) -> Any:
     """Sum x, or each leaf of a pytree, over all members of the axis or axes.
 
-    A Python number is multiplied by the number of members. With ``axis_index_groups``,
-    the members of each group are combined separately. For example, ``[[0, 1], [2, 3]]``
-    sums in pairs. Other collectives have this option, too. All groups must have the
-    same size, and each member must be in exactly one group. Otherwise ArgumentError is
-    raised. Members of several axes are numbered in row-major order. Each member
-    receives the values of all members and selects those of its group.
+    Leaves keep their shapes and dtypes, but bools are summed as int64. A Python number
+    is multiplied by the number of members. With ``axis_index_groups``, the members of
+    each group are combined separately. For example, ``[[0, 1], [2, 3]]`` sums in pairs.
+    In groups, all integers are summed as int64 or uint64. Other collectives have this
+    option, too. All groups must have the same size, and each member must be in exactly
+    one group. Otherwise ArgumentError is raised. Members of several axes are numbered
+    in row-major order. Each member receives the values of all members and selects those
+    of its group.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -72,6 +78,7 @@ def psum(
     if group is not None:
 
         def sum_in_group(leaf: Any) -> Any:
+            """Sum a leaf over this member's group."""
             if dtypes.is_python_scalar(leaf):
                 return leaf * group.size
             return anp.sum(_of_group(group, leaf, axis_name), 0)
@@ -79,7 +86,10 @@ def psum(
         return tree.map(sum_in_group, x)
 
     def total(leaf: Any) -> Any:
-        """The sum of a leaf; of a number, that times the number of members."""
+        """Sum a leaf over one axis after another.
+
+        A Python number is the same for all members, so multiply it by their number.
+        """
         for name in _names(axis_name):
             axis = _axis("psum", name)
             if dtypes.is_python_scalar(leaf):
@@ -96,8 +106,9 @@ def psum(
 def pmean(
     x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
 ) -> Any:
-    """Average x, or each leaf of a pytree, over all members.
+    """Average x, or each leaf of a pytree, over all members of the axis or axes.
 
+    Leaves keep their shapes, and the means of integers are floats.
     ``axis_index_groups`` is as in ``psum``.
     """
     group = _group("pmean", axis_name, axis_index_groups)
@@ -109,10 +120,11 @@ def pmean(
 def pmax(
     x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
 ) -> Any:
-    """The maximum of x, or of each leaf of a pytree, over all members.
+    """Return the maximum of x, or of each leaf of a pytree, over all members.
 
-    The members with the maximum share its derivative equally. ``axis_index_groups`` is
-    as in ``psum``.
+    Leaves keep their shapes and dtypes. The members with the maximum share its
+    derivative equally. ``axis_index_groups`` is as in ``psum``. Raises DTypeError for
+    bools, except in groups.
     """
     return _extremum("max", x, axis_name, axis_index_groups)
 
@@ -120,18 +132,20 @@ def pmax(
 def pmin(
     x: Any, axis_name: AxisName, *, axis_index_groups: Groups | None = None
 ) -> Any:
-    """The minimum of x, or of each leaf of a pytree, over all members.
+    """Return the minimum of x, or of each leaf of a pytree, over all members.
 
-    The members with the maximum share its derivative equally. ``axis_index_groups`` is
-    as in ``psum``.
+    Leaves keep their shapes and dtypes. The members with the minimum share its
+    derivative equally. ``axis_index_groups`` is as in ``psum``. Raises DTypeError for
+    bools, except in groups.
     """
     return _extremum("min", x, axis_name, axis_index_groups)
 
 
 def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
-    """The value of member ``source``, for all members.
+    """Return the value that member ``source`` has for x, on all members.
 
-    Raises ArgumentError if there is no such member.
+    x is an array or a pytree of arrays. Raises ArgumentError if there is no such
+    member.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: pbroadcast(x, "i", 1), axis_name="i")(np.arange(3.0))
@@ -146,7 +160,11 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
         )
 
     def sent(leaf: Any) -> Any:
-        """The leaf of member ``source``: a sum to which the others add zeros."""
+        """Send a leaf of member ``source`` to all members.
+
+        The members sum the leaf of ``source`` and zeros. ``psum`` turns bools into
+        int64, so the sum is converted back to the dtype of the leaf.
+        """
         own = anp.where(axis.index == source, leaf, anp.zeros_like(leaf))
         total = psum(own, axis_name)
         return total if total.dtype == own.dtype else total.astype(own.dtype)
@@ -164,8 +182,10 @@ def all_gather(
 ) -> Any:
     """Stack the values of all members along ``axis``; ``tiled`` concatenates them.
 
-    The members of several axes are in row-major order. ``axis_index_groups`` is as in
-    ``psum``.
+    Without ``tiled``, a leaf of shape s becomes an array with a new axis ``axis``,
+    whose extent is the number of members. With ``tiled``, the extent of the existing
+    ``axis`` is multiplied by this number. The members of several axes are in row-major
+    order. ``axis_index_groups`` is as in ``psum``.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
@@ -175,13 +195,15 @@ def all_gather(
     group = _group("all_gather", axis_name, axis_index_groups)
 
     def gathered(leaf: Any) -> Any:
-        """The leaves of all members, along ``axis``."""
-        every = _of_all(leaf, _names(axis_name))
+        """Return the leaves of all members, or of this group, along ``axis``."""
+        values = _of_all(leaf, _names(axis_name))
         if group is not None:
-            every = group.own(every)
-        place = axis % (anp.ndim(leaf) + (not tiled))
-        every = anp.moveaxis(every, 0, place)
-        return _merged(every, place) if tiled else every
+            values = group.own(values)
+        # A negative axis counts from the end of the result. If the values are stacked,
+        # the result has one axis more than the leaf.
+        place = axis % (anp.ndim(leaf) + (0 if tiled else 1))
+        values = anp.moveaxis(values, 0, place)
+        return _merged(values, place) if tiled else values
 
     return tree.map(gathered, x)
 
@@ -206,6 +228,7 @@ def psum_scatter(
     if group is not None:
 
         def part_of_group(leaf: Any) -> Any:
+            """Sum a leaf over this group, and select this member's part of the sum."""
             own = anp.sum(_of_group(group, leaf, axis_name), 0)
             cut = _parts("psum_scatter", own, scatter_dimension, [group.size], tiled)
             return group.mine(cut, 0)
@@ -213,6 +236,7 @@ def psum_scatter(
         return tree.map(part_of_group, x)
 
     def part(leaf: Any) -> Any:
+        """Sum a leaf and keep this member's part, one named axis after another."""
         names = _names(axis_name)
         sizes = [_axis("psum_scatter", name).size for name in names]
         parts = _parts("psum_scatter", leaf, scatter_dimension, sizes, tiled)
@@ -227,10 +251,10 @@ def psum_scatter(
 def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
     """Send x from source to target for each pair (source, target) of ``perm``.
 
-    Members that are not a target get zeros. Raises ArgumentError if a member is the
-    source or the target of two pairs, or does not exist. Members of several axes are
-    numbered in row-major order. Each member receives the values of all members and
-    selects its own.
+    x is an array or a pytree, and leaves keep their shapes and dtypes. Members that are
+    not a target get zeros. Raises ArgumentError if a member is the source or the target
+    of two pairs, or does not exist. Members of several axes are numbered in row-major
+    order. Then, each member receives the values of all members and selects its own.
 
     >>> from arrayfn.transforms import vmap
     >>> ring = [(0, 1), (1, 2), (2, 0)]
@@ -241,7 +265,7 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
     axes = [_axis("ppermute", name) for name in names]
     size = math.prod(axis.size for axis in axes)
     pairs = [(int(a), int(b)) for a, b in perm]
-    for ends in zip(*pairs, strict=True):
+    for ends in zip(*pairs, strict=True):  # all sources, then all targets
         if len(set(ends)) < len(ends) or not all(0 <= k < size for k in ends):
             raise ArgumentError(
                 f"ppermute: perm pairs each of the members 0 to {size - 1} of axis "
@@ -251,21 +275,27 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
             )
 
     def moved(leaf: Any) -> Any:
+        """Return the leaf that this member receives."""
         if len(names) == 1:
-            row, sent = collectives.ppermute, tuple(sorted(pairs))
-            return _over(row, leaf, names[0], axes[0], permutation=sent)
+            primitive, ordered = collectives.ppermute, tuple(sorted(pairs))
+            return _over(primitive, leaf, names[0], axes[0], permutation=ordered)
+        # sources[k] is the member that sends to k. Without one it is size, which is out
+        # of bounds in ``values``, so that take fills with zeros.
         sources = np.full(size, size)
         for source, target in pairs:
             sources[target] = source
         source = anp.take(sources, axis_index(names), mode="clip")
-        every = all_gather(leaf, names)
-        return anp.take(every, source, 0, mode="fill", fill_value=0)
+        values = all_gather(leaf, names)
+        return anp.take(values, source, 0, mode="fill", fill_value=0)
 
     return tree.map(moved, x)
 
 
 def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
-    """Receive x of member ``perm[axis_index(axis_name)]``."""
+    """Return the x of member ``perm[k]`` on each member k.
+
+    ``perm`` is a permutation of the members' numbers. Raises ArgumentError for others.
+    """
     return ppermute(x, axis_name, [(source, k) for k, source in enumerate(perm)])
 
 
@@ -276,10 +306,11 @@ def pswapaxes(
     *,
     axis_index_groups: Groups | None = None,
 ) -> Any:
-    """Exchange the named axis with ``axis``, which has the same extent.
+    """Exchange the named axis with axis ``axis`` of x, which has the same extent.
 
+    Along ``axis``, element j of the result on member i is element i of x on member j.
     ``axis_index_groups`` is as in ``psum``. With groups, ``axis`` has the extent of a
-    group.
+    group. Other extents raise ShapeError.
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
@@ -295,22 +326,26 @@ def all_to_all(
 ) -> Any:
     """Split x along ``split_axis``, and send part k to member k.
 
-    Received parts are stacked along ``concat_axis``. With ``tiled`` they are
-    concatenated, and the extent of ``split_axis`` is a multiple of the number of
-    members. Raises ShapeError otherwise. The members of several axes are in row-major
-    order. ``axis_index_groups`` is as in ``psum``. With groups, the parts go to the
-    members of a group.
+    Each member stacks the parts that it receives along ``concat_axis``, in the order of
+    their senders. Without ``tiled``, the extent of ``split_axis`` is the number of
+    members, and this axis is removed. With ``tiled``, the parts are concatenated, and
+    the extent of ``split_axis`` is a multiple of the number of members. Other extents
+    raise ShapeError. The members of several axes are in row-major order.
+    ``axis_index_groups`` is as in ``psum``. With groups, the parts go to the members of
+    a group.
     """
     names = _names(axis_name)
     group = _group("all_to_all", axis_name, axis_index_groups)
 
     def received(leaf: Any) -> Any:
-        """The parts that this member gets, stacked along axis 0."""
+        """Return the parts that this member receives, stacked along a new axis 0."""
         if group is not None:
             cut = _parts("all_to_all", leaf, split_axis, [group.size], tiled)
             return group.mine(_of_group(group, cut, axis_name), 1)
         sizes = [_axis("all_to_all", name).size for name in names]
         cut = _parts("all_to_all", leaf, split_axis, sizes, tiled)
+        # Leading axis k of ``cut`` counts the receivers along named axis k. An exchange
+        # along that named axis turns it into an axis that counts the senders.
         for place, name in enumerate(names):
             named = _axis("all_to_all", name)
             parts = anp.moveaxis(cut, place, 0)
@@ -321,6 +356,7 @@ def all_to_all(
         return cut
 
     def exchanged(leaf: Any) -> Any:
+        """Return the received parts along ``concat_axis``, stacked or concatenated."""
         place = concat_axis % anp.ndim(leaf)
         stacked = anp.moveaxis(received(leaf), 0, place)
         return _merged(stacked, place) if tiled else stacked
@@ -331,13 +367,14 @@ def all_to_all(
 def pvary(x: Any, axis_name: AxisName) -> Any:
     """Mark x, or each leaf of a pytree, as varying over the members of a mesh axis.
 
-    Its derivative is the sum of the members' derivatives. Inside ``shard_map``, an
-    operation on an invariant and a varying value marks the invariant value implicitly.
-    Values that already vary, and axes of ``vmap``, are not changed.
+    The values do not change. The derivative of x is the sum of the members'
+    derivatives. Inside ``shard_map``, an operation on an invariant and a varying value
+    marks the invariant value implicitly. Values that already vary, and axes of
+    ``vmap``, are not changed.
     """
 
     def marked(leaf: Any) -> Any:
-        """The leaf, marked as varying along each axis."""
+        """Mark one leaf as varying along each of the named axes."""
         for name in _names(axis_name):
             leaf = _varying(leaf, name, _axis("pvary", name))
         return leaf
@@ -346,10 +383,10 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
 
 
 def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
-    """Call ``pvary``, under JAX's newer name; ``to`` is "varying".
+    """Mark x as varying over the members of a mesh axis, as ``pvary`` does.
 
-    Raises ArgumentError for another ``to``: only a collective, such as ``psum``, makes
-    a value the same for all members.
+    ``to`` must be "varying". Raises ArgumentError for other values, because only a
+    collective, such as ``psum``, makes a value the same for all members.
     """
     if to != "varying":
         raise ArgumentError(
@@ -361,13 +398,15 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
 
 
 def _names(axis_name: AxisName) -> tuple[str, ...]:
+    """Return the named axes as a tuple; a string is the name of one axis."""
     return (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
 
 
 def _axis(function: str, name: str) -> NamedAxis:
-    """The named axis ``name`` of a mapping around this; ArgumentError if there is none.
+    """Return the named axis ``name`` of an enclosing ``vmap`` or ``shard_map``.
 
-    ``function`` is the caller's name, for the message.
+    Raises ArgumentError if there is none. ``function`` is the caller's name, for the
+    error.
     """
     frame = current_frame()
     axis = None if frame is None else frame.named_axis(name)
@@ -386,25 +425,34 @@ def _axis(function: str, name: str) -> NamedAxis:
 def _over(
     primitive: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any
 ) -> Any:
-    """The collective ``primitive`` of x, which then varies along the axis ``name``."""
+    """Apply the collective ``primitive`` to x along the axis ``name``.
+
+    x is an array or a Python number, and is first marked as varying along the axis.
+    ``params`` are the other parameters of the primitive.
+    """
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
     if primitive is not collectives.all_reduce:
+        # The type rules of other collectives need the number of members.
         params["members"] = axis.size
     return apply(primitive, _varying(x, name, axis), axis_name=name, **params)
 
 
 def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
-    """x, marked as varying along the mesh's axis ``name`` if it does not."""
+    """Mark x as varying along the axis ``name``, unless it is already marked.
+
+    Only a mesh axis that is ``typed`` needs the mark. For others, x is returned
+    unchanged.
+    """
     if not axis.typed or (isinstance(x, Tracer) and name in x.type.varying):
         return x
     return apply(collectives.pvary, x, axis_name=name)
 
 
 def _group(function: str, axis_name: AxisName, groups: Groups | None) -> Group | None:
-    """The group of ``axis_index_groups`` that this member is in; None without groups.
+    """Return this member's group of ``axis_index_groups``, or None without groups.
 
-    Members of several axes are counted in row-major order.
+    Members of several axes are numbered in row-major order. Errors name ``function``.
     """
     if groups is None:
         return None
@@ -412,31 +460,42 @@ def _group(function: str, axis_name: AxisName, groups: Groups | None) -> Group |
 
 
 def _of_all(leaf: Any, names: Sequence[str]) -> Any:
-    """The values of all members along these axes, stacked along axis 0."""
-    every = leaf
+    """Return the values of all members along the named axes, along a new axis 0.
+
+    The members of several axes are in row-major order.
+    """
+    values = leaf
+    # Each all_gather adds a leading axis; the first name comes last, and so in front.
     for name in reversed(names):
-        every = _over(collectives.all_gather, every, name, _axis("all_gather", name))
+        values = _over(collectives.all_gather, values, name, _axis("all_gather", name))
     for _ in names[1:]:
-        every = _merged(every, 0)
-    return every
+        values = _merged(values, 0)
+    return values
 
 
 def _of_group(group: Group, leaf: Any, axis_name: AxisName) -> Any:
-    """The values of the members of ``group``, stacked along axis 0."""
+    """Return the leaves of the members of ``group``, stacked along a new axis 0."""
     return group.own(_of_all(leaf, _names(axis_name)))
 
 
 def _extremum(
     op: str, x: Any, axis_name: AxisName, groups: Groups | None = None
 ) -> Any:
-    """The extremum ``op``, "max" or "min", of each leaf over all members."""
+    """Return the maximum (``op`` "max") or minimum ("min") of each leaf over members.
+
+    With ``groups``, only this member's group counts (see ``psum``).
+    """
     group = _group(f"p{op}", axis_name, groups)
     if group is not None:
         reduce = anp.max if op == "max" else anp.min
         return tree.map(lambda leaf: reduce(_of_group(group, leaf, axis_name), 0), x)
 
     def combined(leaf: Any) -> Any:
-        """The extremum of a leaf; a number is the same for all."""
+        """Reduce one leaf over one axis after another.
+
+        A leaf that is not traced is the same for all members, and is returned
+        unchanged.
+        """
         for name in _names(axis_name):
             axis = _axis(f"p{op}", name)
             if isinstance(leaf, Tracer):
@@ -447,10 +506,12 @@ def _extremum(
 
 
 def _parts(function: str, x: Any, axis: int, sizes: Sequence[int], tiled: bool) -> Any:
-    """The parts of x along ``axis``, stacked along new first axes of these ``sizes``.
+    """Cut x along ``axis`` into parts, which new leading axes of the result count.
 
-    Without ``tiled`` a part has one element, and ``axis`` is removed. ShapeError, about
-    ``function``, if x cannot be cut so.
+    ``sizes`` are the numbers of parts, one for each named axis. The result has shape
+    (*sizes, ...). Without ``tiled`` a part has one element, and ``axis`` is removed.
+    With ``tiled``, ``axis`` keeps extent / prod(sizes) elements. Raises ShapeError,
+    about ``function``, if the extent does not allow this.
     """
     shape = anp.shape(x)
     axis %= len(shape)
@@ -463,15 +524,15 @@ def _parts(function: str, x: Any, axis: int, sizes: Sequence[int], tiled: bool) 
             "one part for each member",
             user_location(),
         )
-    own = [extent // size] if tiled else []
-    split = (*shape[:axis], *sizes, *own, *shape[axis + 1 :])
+    part_extent = [extent // size] if tiled else []
+    split = (*shape[:axis], *sizes, *part_extent, *shape[axis + 1 :])
     places = range(len(sizes))
     parts = anp.reshape(x, split) if split != shape else x
     return anp.moveaxis(parts, [axis + k for k in places], list(places))
 
 
 def _merged(x: Any, axis: int) -> Any:
-    """x with ``axis`` and the next axis merged."""
+    """Reshape x so that ``axis`` and the next axis become one."""
     shape = anp.shape(x)
     joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
     return anp.reshape(x, joined)

@@ -54,13 +54,16 @@ def associative_scan(
         leaves = [flip(x, k) for x, k in zip(leaves, places, strict=True)]
 
     def combine(first: Leaves, second: Leaves) -> Leaves:
-        """``fn`` of flat leaves, whose result must have their structure."""
+        """Call ``fn`` with flat leaves, and return the leaves of its result.
+
+        Raises ArgumentError if the result has another structure than ``elems``.
+        """
         result = fn(tree.unflatten(structure, first), tree.unflatten(structure, second))
-        results, given = tree.flatten(result)
-        if given != structure:
+        results, returned = tree.flatten(result)
+        if returned != structure:
             raise ArgumentError(
                 f"associative_scan: {described(fn)} gives the structure "
-                f"{tree.text_of(given)}, but takes {tree.text_of(structure)}",
+                f"{tree.text_of(returned)}, but takes {tree.text_of(structure)}",
                 user_location(),
             )
         return results
@@ -74,21 +77,23 @@ def associative_scan(
 def _scanned(
     combine: Callable[[Leaves, Leaves], Leaves], leaves: Leaves, axes: Sequence[int]
 ) -> Leaves:
-    """All prefix combinations of ``leaves``, along the axis of each in ``axes``.
+    """Return all prefix combinations of ``leaves``, each along its axis of ``axes``.
 
-    Pairs of neighbours are combined, and scanned by this function.
+    With p[k] the combination of x[0] to x[k]: neighbours are combined to pairs x[0]
+    x[1], x[2] x[3], ..., whose scan (a recursive call) is p[1], p[3], ... Then p[2] is
+    p[1] x[2], p[4] is p[3] x[4], and so on. The recursion has about log2(n) levels.
     """
     count = leaf_type(leaves[0]).shape[axes[0]]
     if count < 2:
         return leaves
     last = count - 1
-    # Combine pairs; their scan is that of every second element.
     pairs = combine(_every(leaves, axes, 0, last), _every(leaves, axes, 1, count))
-    odd = _scanned(combine, pairs, axes)
+    odd = _scanned(combine, pairs, axes)  # p[1], p[3], ...
+    # If the count is even, no element follows the last odd one.
     before = odd if count % 2 else _every(odd, axes, 0, count // 2 - 1, 1)
-    rest = _every(leaves, axes, 2, count)
+    rest = _every(leaves, axes, 2, count)  # x[2], x[4], ...
     firsts = _every(leaves, axes, 0, 1)
-    even = firsts
+    even = firsts  # p[0], p[2], p[4], ...
     if leaf_type(rest[0]).shape[axes[0]]:
         even = [
             concatenate([x, y], axis=k)
@@ -100,17 +105,17 @@ def _scanned(
 def _every(
     leaves: Leaves, axes: Sequence[int], start: int, stop: int, step: int = 2
 ) -> Leaves:
-    """The elements ``start``, ``start + step``, ... before ``stop`` along the axes."""
+    """Slice each leaf with ``start:stop:step`` along its axis of ``axes``."""
     return [
-        x[(*(slice(None),) * k, slice(start, stop, step))]
+        x[(*(slice(None),) * k, slice(start, stop, step))]  # x[:, ..., start:stop:step]
         for x, k in zip(leaves, axes, strict=True)
     ]
 
 
 def _interleaved(even: Any, odd: Any, axis: int) -> Any:
-    """even[0], odd[0], even[1], ... along ``axis``.
+    """Return even[0], odd[0], even[1], odd[1], ... along ``axis``.
 
-    ``even`` may have one element more.
+    ``even`` has as many elements as ``odd`` or one more, which then comes last.
     """
     count = leaf_type(odd).shape[axis]
     longer = leaf_type(even).shape[axis] > count

@@ -43,7 +43,8 @@ def cond(
 ) -> Any:
     """Call ``true_fun(*operands)`` if ``pred`` is true, else ``false_fun(*operands)``.
 
-    Only the selected branch is computed, but if ``pred`` is mapped, both are. Both
+    ``pred`` is a scalar: a bool, or a real number that is true unless it is 0. Only the
+    selected branch is computed, but if ``pred`` is mapped by ``vmap``, both are. Both
     functions return pytrees of the same structure, with leaves of the same shapes and
     dtypes. A single operand may be passed as ``operand=``.
 
@@ -58,23 +59,25 @@ def cond(
     names = _names(operands)
     check_function("cond", "true_fun", true_fun, names)
     check_function("cond", "false_fun", false_fun, names)
-    chosen = _scalar("cond: pred", pred)
-    if chosen.dtype == dtypes.bool_:
+    pred_type = _scalar("cond: pred", pred)
+    if pred_type.dtype == dtypes.bool_:
         index = ops.convert(pred, dtypes.int32)
-    elif chosen.dtype in dtypes.COMPLEX:
+    elif pred_type.dtype in dtypes.COMPLEX:
         raise DTypeError(
-            f"cond: pred must be a truth value, not {chosen}; compare it with a value",
+            f"cond: pred must be a truth value, not {pred_type}; compare it with a "
+            "value",
             user_location(),
         )
     else:
         index = ops.convert(_unequal_zero(pred), dtypes.int32)
-    return _choose("cond", index, (false_fun, true_fun), operands)
+    return _choose("cond", index, (false_fun, true_fun), operands)  # 0 is false
 
 
 def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
-    """All operands, if one of them, ``operand``, may be given by name.
+    """Return the tuple of operands, for a call with ``operands`` or ``operand=``.
 
-    Raises ArgumentError, about ``name``, if there are operands by position too.
+    ``operand`` is ``_NOTHING`` unless the caller passed it by name. Raises
+    ArgumentError, about the function ``name``, if there are operands by position, too.
     """
     if operand is _NOTHING:
         return operands
@@ -87,7 +90,7 @@ def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any
 
 
 def _names(operands: tuple[Any, ...]) -> list[str]:
-    """What messages call the operands."""
+    """Return the names of the operands for errors: "operands[0]", "operands[1]", ..."""
     return [f"operands[{k}]" for k in range(len(operands))]
 
 
@@ -99,7 +102,11 @@ def switch(
 ) -> Any:
     """Call ``branches[index](*operands)``; ``index``, an integer scalar, is clamped.
 
-    See ``cond``.
+    An index below 0 selects the first branch, and one that is too large the last. All
+    branches return pytrees of the same structure, with leaves of the same shapes and
+    dtypes. A single operand may be passed as ``operand=``.
+
+    Raises ArgumentError if there is no branch, and otherwise the errors of ``cond``.
 
     >>> import numpy as np
     >>> switch(1, [np.sin, np.cos, np.tan], np.array(0.0))
@@ -123,6 +130,7 @@ def switch(
     if dtypes.is_python_scalar(index):
         bounded: Any = min(max(int(index), 0), last)
     else:
+        # A narrow index dtype, such as int8, may not be able to hold ``last``.
         bounded = apply(
             e.clamp,
             ops.scalar(0, type.dtype),
@@ -133,20 +141,22 @@ def switch(
 
 
 def _largest_integer(type: ArrayType) -> int:
-    return (1 << (8 * type.dtype.itemsize - (type.dtype in dtypes.SIGNED))) - 1
+    """Return the largest value of the integer dtype of ``type``."""
+    sign_bits = 1 if type.dtype in dtypes.SIGNED else 0
+    return (1 << (8 * type.dtype.itemsize - sign_bits)) - 1
 
 
 def _unequal_zero(pred: ArrayLike) -> Any:
-    """The predicate as a bool: whether it is not 0."""
+    """Return whether the number ``pred`` is not 0, as a Python or traced bool."""
     if dtypes.is_python_scalar(pred):
         return bool(pred)
     return apply(discrete.ne, pred, ops.scalar(0, pred.dtype))
 
 
 def _scalar(what: str, value: Any) -> ArrayType:
-    """The type of ``value``, which errors call ``what``.
+    """Return the type of ``value``, and raise ShapeError unless it is a scalar.
 
-    Raises ShapeError unless it is a scalar.
+    ``what`` names the value in errors.
     """
     type = ops.type_of_operand(what, value)
     if type.shape:
@@ -161,21 +171,26 @@ def _scalar(what: str, value: Any) -> ArrayType:
 def _choose(
     name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
 ) -> Any:
-    """The result of ``branches[index](*operands)``.
+    """Call ``branches[index](*operands)``, carry out writes to Refs, return the result.
 
-    The values of Refs that a branch writes to are an operand and a result of it.
-    ``name`` is that of the public function, for messages.
+    Each Ref that a branch writes to becomes an additional operand and result of all
+    branches. After the choice, its last value is written to it. ``name`` is the public
+    function, for errors.
     """
     check_arrays(name, "operands", tuple(operands))
 
     def with_refs(refs: Sequence[Ref]) -> Any:
-        """Choose among branches that carry the values of ``refs``."""
+        """Choose among branches that take and return the values of ``refs``.
+
+        ``discharged`` calls this function again with more Refs, until it knows all Refs
+        that a branch writes to.
+        """
         if not refs:
             return _choose_alone(name, index, branches, operands)
 
         inner = [renamed(branch, within(branch, refs)) for branch in branches]
-        result, last = _choose_alone(name, index, inner, (held(refs), *operands))
-        write_back(refs, last)
+        result, last_values = _choose_alone(name, index, inner, (held(refs), *operands))
+        write_back(refs, last_values)
         return result
 
     return discharged(with_refs)
@@ -184,23 +199,24 @@ def _choose(
 def _choose_alone(
     name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
 ) -> Any:
-    """The result of the branch with number ``index``: a ``cond`` equation.
+    """Emit a ``cond`` equation for the branch number ``index``, and return its result.
 
-    All branches are traced, and their results converted to common types.
+    All branches are traced, and their results are converted to common types. The
+    branches write to no Ref except those that are among their operands.
     """
     closed = [close(branch, operands) for branch in branches]
     _check_structures(name, closed)
     types = _common_types(name, closed)
     values, programs = sharing(closed)
-    given = [*values, *tree.leaves(tuple(operands))]
+    inputs = [*values, *tree.leaves(tuple(operands))]
     axes = index.type.varying if isinstance(index, Tracer) else UNVARYING
     if axes:  # members of a mesh take different branches
-        given = [varying_along(x, axes) for x in given]
+        inputs = [varying_along(x, axes) for x in inputs]
         programs = [widened(p, axes) for p in programs]
     results = apply(
         cond_primitive,
         index,
-        *given,
+        *inputs,
         branches=tuple(with_types(p, types) for p in programs),
     )
     return tree.unflatten(closed[0].out_tree, as_list(results))
@@ -221,36 +237,39 @@ def _check_structures(name: str, closed: Sequence[Closed]) -> None:
 
 
 def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
-    """The result types of all branches; Python numbers take the others' types.
+    """Return the types of the result's leaves, to which all branches are converted.
 
-    Raises DTypeError or ShapeError, about ``name``, if they differ.
+    A Python number that a branch returns takes the dtype that the other branches give.
+    Otherwise, leaves must have equal shapes and dtypes. Raises DTypeError or
+    ShapeError, about the function ``name``, if they differ.
     """
     types: list[ArrayType] = []
     leaves = list(range(closed[0].out_tree.num_leaves))
     paths = tree.paths(tree.unflatten(closed[0].out_tree, leaves))
     for k, path in enumerate(paths):
-        given = [c.out_types[k] for c in closed]
-        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in given)
-        if len({t.shape for t in given}) > 1 or any(
-            t.dtype != dtype and not t.weak for t in given
+        leaf_types = [c.out_types[k] for c in closed]  # of leaf k, from each branch
+        dtype, weak = dtypes.promote((t.dtype, t.weak) for t in leaf_types)
+        if len({t.shape for t in leaf_types}) > 1 or any(
+            t.dtype != dtype and not t.weak for t in leaf_types
         ):
-            made = "; ".join(
+            returned = "; ".join(
                 f"{described(c.function)} gives {c.out_types[k]}{c.made_at(k)}"
                 for c in closed
             )
-            same_shapes = len({t.shape for t in given}) == 1
+            same_shapes = len({t.shape for t in leaf_types}) == 1
             remedy = (
                 f"convert with .astype({dtype.name!r})"
                 if same_shapes
                 else "give both one shape, with arrayfn.numpy.broadcast_to, say"
             )
+            where = f" at {path}" if path else ""  # of a pytree
             raise (DTypeError if same_shapes else ShapeError)(
-                f"{name}: the branches return different types{' at ' * bool(path)}"
-                f"{path}: {made}; {remedy}",
+                f"{name}: the branches return different types{where}: {returned}; "
+                f"{remedy}",
                 user_location(),
             )
-        varying = joined_variance(given)
-        types.append(ArrayType(given[0].shape, dtype, weak=weak, varying=varying))
+        varying = joined_variance(leaf_types)
+        types.append(ArrayType(leaf_types[0].shape, dtype, weak=weak, varying=varying))
     return types
 
 

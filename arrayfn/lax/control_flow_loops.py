@@ -59,9 +59,10 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 def _while_loop(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
-    """The loop as an equation; ``refs`` are those that its functions write to.
+    """Emit a ``while_loop`` equation, and return the last ``val``.
 
-    ``cond_fun``, ``body_fun`` and ``init_val`` are those of ``while_loop``.
+    The first three parameters are those of ``while_loop``. ``refs`` are the Refs that
+    the functions write to; if there are any, they become part of the carry.
     """
     if refs:
         return _while_loop_with_refs(cond_fun, body_fun, init_val, refs)
@@ -72,16 +73,19 @@ def _while_loop(
     types = body.program.input_types[len(body.captured) :]
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
-    going, step = condition.program, body.program
-    axes = going.output_types[0].varying
-    if axes:  # members of a mesh take different numbers of steps
-        going, step = widened(going, axes), widened(step, axes)
+    condition_program, body_program = condition.program, body.program
+    axes = condition_program.output_types[0].varying
+    if axes:  # members of a mesh run different numbers of iterations
+        condition_program, body_program = (
+            widened(condition_program, axes),
+            widened(body_program, axes),
+        )
     operands = [*condition.captured, *body.captured, *carried.leaves]
     results = apply(
         while_primitive,
         *[varying_along(x, axes) if axes else x for x in operands],
-        cond_program=going,
-        body_program=step,
+        cond_program=condition_program,
+        body_program=body_program,
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
@@ -91,14 +95,17 @@ def _while_loop(
 def _while_loop_with_refs(
     cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
 ) -> Any:
-    """The loop from ``init_val``, which carries the values of ``refs``, too."""
+    """Run the loop with the carry (val, values of ``refs``), then write to ``refs``.
+
+    The first three parameters are those of ``while_loop``.
+    """
 
     def going(carry: Any) -> Any:
-        """The condition, which may read Refs and not write to them."""
-        value, inside = carry
-        adopt(refs, inside)
+        """Call ``cond_fun``, which may read Refs; ArgumentError if it writes to one."""
+        value, ref_values = carry
+        adopt(refs, ref_values)
         result = cond_fun(value)
-        if any(x is not y for x, y in zip(held(refs), inside, strict=True)):
+        if any(x is not y for x, y in zip(held(refs), ref_values, strict=True)):
             raise ArgumentError(
                 f"while_loop: {described(cond_fun)}, the condition, writes to a Ref; "
                 "write in the body",
@@ -107,9 +114,9 @@ def _while_loop_with_refs(
         return result
 
     def step(carry: Any) -> Any:
-        """The body, and the values that the Refs have after it."""
-        value, inside = carry
-        adopt(refs, inside)
+        """Call ``body_fun``, and return its result and the values of the Refs."""
+        value, ref_values = carry
+        adopt(refs, ref_values)
         return body_fun(value), held(refs)
 
     result, last = _while_loop(
@@ -123,9 +130,14 @@ def _while_loop_with_refs(
 
 
 def _check_condition(condition: Closed) -> None:
-    """Raise an error unless the condition gives one scalar bool."""
+    """Raise an error unless the traced condition returns one scalar bool.
+
+    The error is an ArgumentError for a structure, a ShapeError for an array of another
+    rank, and a DTypeError for another dtype.
+    """
     name = described(condition.function)
     types = condition.out_types
+    # A single array has one leaf and no container around it.
     if condition.out_tree.num_leaves != 1 or condition.out_tree.num_nodes != 1:
         raise ArgumentError(
             f"while_loop: {name}, the condition, must give a bool, but gave a "
@@ -158,10 +170,14 @@ def fori_loop(
 ) -> Any:
     """Compute ``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
-    If both bounds are known, the loop is a ``scan``, which is faster in reverse mode.
-    Otherwise it is a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds.
-    If the bounds are floating-point numbers, i is one too: ``lower``, ``lower + 1`` and
-    so on.
+    ``val`` is a pytree of arrays that keep their shapes and dtypes. ``lower`` and
+    ``upper`` are scalars. If both are known while tracing, the loop is a ``scan``,
+    which is faster in reverse mode. Otherwise it is a ``while_loop``. ``unroll`` is
+    that of ``scan``, for known bounds. If the bounds are floating-point numbers, i is
+    one too: ``lower``, ``lower + 1`` and so on.
+
+    Raises DTypeError if a bound is not a real scalar, and ArgumentError for ``unroll``
+    with traced bounds. Other errors are those of ``scan`` and ``while_loop``.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -189,9 +205,11 @@ def fori_loop(
     dtype, weak = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )
+    # i has the bounds' dtype. If both are Python numbers, i counts as one, too.
     start: Any = first if weak else np.asarray(first, dtype)
 
     def step(carry: Any, _: Any) -> Any:
+        """Call ``body_fun`` with the carry (i, val), and count i up."""
         number, value = carry
         return (number + 1, body_fun(number, value)), None
 
@@ -202,7 +220,7 @@ def fori_loop(
         None,
         length,
         unroll=1 if unroll is None else unroll,
-        paths=["", *tree.paths(init_val)],
+        paths=["", *tree.paths(init_val)],  # errors need no name of i
     )
     return result
 
@@ -210,9 +228,10 @@ def fori_loop(
 def _loop_of_unknown_length(
     lower: ArrayLike, upper: ArrayLike, body_fun: Function, init_val: Any
 ) -> Any:
-    """``fori_loop`` as a while loop, for bounds that are traced.
+    """Run ``fori_loop`` as a while loop over (i, val), for bounds that are traced.
 
-    The parameters are those of ``fori_loop``.
+    The parameters are those of ``fori_loop``. i has the dtype to which both bounds
+    promote.
     """
     dtype, _ = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
@@ -220,6 +239,7 @@ def _loop_of_unknown_length(
     first, last = (ops.as_array(ops.convert(x, dtype)) for x in (lower, upper))
 
     def step(carry: Any) -> Any:
+        """Call ``body_fun`` with the carry (i, val), and count i up."""
         number, value = carry
         return number + 1, body_fun(number, value)
 
@@ -267,30 +287,38 @@ def _scan(
     unroll: int | bool = 1,
     paths: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
-    """``scan``, for a function that may write to Refs.
+    """Run ``scan`` for a function that may write to Refs.
 
-    Errors call it ``name``, and its carries by their ``paths``. The other parameters
-    are those of ``scan``.
+    ``name`` is the public function, for errors. ``paths`` name the leaves of the carry
+    in errors (by default, their paths in ``init``). The other parameters are those of
+    ``scan``.
     """
 
     def with_refs(refs: Sequence[Ref]) -> tuple[Any, Any]:
-        """The scan, which carries the values of ``refs``, too."""
+        """Run the scan with the carry (carry of ``f``, values of ``refs``).
+
+        The last values are written to ``refs``.
+        """
         if not refs:
             return _scan_alone(name, f, init, xs, length, reverse, unroll, paths)
 
         def step(carry: Any, x: Any) -> Any:
-            """One step, and the values that the Refs have after it."""
-            value, inside = carry
-            adopt(refs, inside)
+            """Call ``f`` once, and add the values of the Refs to its carry."""
+            value, ref_values = carry
+            adopt(refs, ref_values)
             value, y = _pair(f, f(value, x))
             return (value, held(refs)), y
 
         start = (init, held(refs))
-        named = [*(tree.paths(init) if paths is None else paths), *[""] * len(refs)]
-        (last, inside), ys = _scan_alone(
-            name, renamed(f, step), start, xs, length, reverse, unroll, named
+        # The values of Refs come last in the carry, and have no path.
+        leaf_paths = [
+            *(tree.paths(init) if paths is None else paths),
+            *[""] * len(refs),
+        ]
+        (last, ref_values), ys = _scan_alone(
+            name, renamed(f, step), start, xs, length, reverse, unroll, leaf_paths
         )
-        write_back(refs, inside)
+        write_back(refs, ref_values)
         return last, ys
 
     return discharged(with_refs)
@@ -306,11 +334,12 @@ def _scan_alone(
     unroll: int | bool,
     paths: Sequence[str] | None,
 ) -> tuple[Any, Any]:
-    """``scan`` as an equation, for a function that writes to no Ref.
+    """Emit a ``scan`` equation for a function that writes to no Ref.
 
-    The parameters are those of ``_scan``.
+    Returns the last carry and the stacked ys. The parameters are those of ``_scan``.
     """
     count = _length(xs, length)
+    # False is 1, and True and 0 mean all steps. Test bools by identity: False == 0.
     steps = max(1, count) if unroll is True else int(unroll)
     if steps == 0:
         steps = 1 if unroll is False else max(1, count)
@@ -324,6 +353,7 @@ def _scan_alone(
     slices = [t.with_shape(t.shape[1:]).with_varying(t.varying) for t in types]
 
     def step(carry: Any, x: Any) -> Any:
+        """Call ``f``, and check that it returns a pair."""
         return _pair(f, f(carry, x))
 
     carried = keep_types(
@@ -354,7 +384,10 @@ def _scan_alone(
 
 
 def _pair(f: Function, pair: Any) -> tuple[Any, Any]:
-    """What ``f`` returned, if it is a pair."""
+    """Return ``pair``, the result of ``f``, as a tuple (carry, y).
+
+    Raises ArgumentError if it is not a tuple or list of two.
+    """
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ArgumentError(
             f"scan: {described(f)} must return a pair (carry, y), but returned "
@@ -365,12 +398,17 @@ def _pair(f: Function, pair: Any) -> tuple[Any, Any]:
 
 
 def _sized(value: Any) -> str:
+    """Return the type of ``value`` for errors, such as "float" or "tuple of 3"."""
     name = type(value).__name__
     return f"{name} of {len(value)}" if isinstance(value, (tuple, list)) else name
 
 
 def _length(xs: Any, length: int | None) -> int:
-    """The trip count from ``xs`` and ``length``, which must agree."""
+    """Return the number of steps of a scan, from the leaves of ``xs`` or ``length``.
+
+    Raises ArgumentError if neither gives a number or ``length`` is not an integer of 0
+    or more, and ShapeError if a leaf has no axis or the lengths differ.
+    """
     if length is not None:
         try:
             length = operator.index(length)
@@ -382,7 +420,7 @@ def _length(xs: Any, length: int | None) -> int:
             ) from None
         if length < 0:
             raise ArgumentError(f"scan: length is {length}", user_location())
-    found: dict[int, str] = {}
+    lengths: dict[int, str] = {}  # a leaf of each length that occurs, for errors
     for path, x in zip(tree.paths(xs), tree.leaves(xs), strict=True):
         shape = plain_type(x).shape
         if not shape:
@@ -392,24 +430,24 @@ def _length(xs: Any, length: int | None) -> int:
                 "arrayfn.numpy.broadcast_to",
                 user_location(),
             )
-        found.setdefault(shape[0], f"xs{path} is {plain_type(x)}")
-    if len(found) > 1:
+        lengths.setdefault(shape[0], f"xs{path} is {plain_type(x)}")
+    if len(lengths) > 1:
         raise ShapeError(
             "scan: the arrays of xs are cut along axis 0, so that they have one "
-            f"length, but {', '.join(found.values())}",
+            f"length, but {', '.join(lengths.values())}",
             user_location(),
         )
-    if not found:
+    if not lengths:
         if length is None:
             raise ArgumentError(
                 "scan: without xs the number of steps is not known; give length=",
                 user_location(),
             )
         return length
-    (from_xs,) = found
+    (from_xs,) = lengths  # the only key
     if length is not None and from_xs != length:
         raise ShapeError(
-            f"scan: length is {length}, but {found[from_xs]}; leave length out",
+            f"scan: length is {length}, but {lengths[from_xs]}; leave length out",
             user_location(),
         )
     return from_xs
@@ -418,8 +456,10 @@ def _length(xs: Any, length: int | None) -> int:
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """Call ``f`` for each x of ``xs``, and stack the results along a new axis 0.
 
-    With ``batch_size``, ``vmap`` maps that many calls at a time. This is faster and
-    takes more memory.
+    ``xs`` is a pytree of arrays that are sliced along axis 0. With ``batch_size``,
+    ``vmap`` maps that many calls at a time. This is faster and takes more memory.
+    Raises ArgumentError for a ``batch_size`` below 1, ShapeError if the lengths of
+    ``xs`` differ.
 
     >>> import numpy as np
     >>> map(lambda x: x.sum(), np.ones((3, 2)))
@@ -427,13 +467,14 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """
     check_function("map", "f", f, ("x",))
     if batch_size is None:
+        # A scan with an empty carry.
         return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
     check_arrays("map", "xs", xs)
     length = _length(xs, None)
     size = operator.index(batch_size)
     if size < 1:
         raise ArgumentError(f"map: batch_size is {size}", user_location())
-    whole = length // size * size
+    whole = length // size * size  # the number of elements in full batches
     parts: list[Any] = []
     if whole:
         blocks = tree.map(
@@ -441,6 +482,7 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
         )
         ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)[1]
         parts.append(tree.map(lambda y: y.reshape((whole, *y.shape[2:])), ys))
+    # The last, smaller batch; also without elements, whose results have types, too.
     if whole < length or not length:
         parts.append(vmap(f)(tree.map(lambda x: x[whole:], xs)))
     if len(parts) == 1:

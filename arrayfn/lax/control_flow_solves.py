@@ -79,6 +79,7 @@ def custom_linear_solve(
     leaves = tree.leaves(b)
     types = [_strong(x) for x in leaves]
     operator = _like(name, close(matvec, (b,), types), b, types)
+    # The solver and matvec; then, if known, the transpose of matvec and its solver.
     systems = [
         _solver(name, solve, operator, b, types, has_aux),
         operator,
@@ -87,8 +88,8 @@ def custom_linear_solve(
         systems.append(operator)
     elif transpose_solve is not None:
         count = len(operator.captured)
-        turned = transpose(operator.program, count)
-        systems.append(Closed(matvec, turned, operator.captured, operator.out_tree))
+        transposed = transpose(operator.program, count)
+        systems.append(Closed(matvec, transposed, operator.captured, operator.out_tree))
     if transpose_solve is not None:
         check_function(name, "transpose_solve", transpose_solve)
         solver = _solver(name, transpose_solve, systems[-1], b, types, has_aux)
@@ -149,8 +150,9 @@ def custom_root(
     (array(2.), array(0.25))
     """
     name = "custom_root"
-    for what, given in (("f", f), ("solve", solve), ("tangent_solve", tangent_solve)):
-        check_function(name, what, given)
+    functions = ("f", f), ("solve", solve), ("tangent_solve", tangent_solve)
+    for parameter, given in functions:
+        check_function(name, parameter, given)
     check_arrays(name, "initial_guess", initial_guess)
     guess = tree.leaves(initial_guess)
     types = [_strong(x) for x in guess]
@@ -158,6 +160,7 @@ def custom_root(
     solver = _solver(name, solve, function, initial_guess, types, has_aux)
 
     def solved_tangents(x: Any, y: Any) -> Any:
+        """Solve J t = y for t, where J is the Jacobian of ``f`` at x."""
         return tangent_solve(linearize(_applied(function), x)[1], y)
 
     pair = (initial_guess, initial_guess)
@@ -167,40 +170,52 @@ def custom_root(
     of_function, of_solver, of_tangents = programs
 
     @custom_jvp
-    def root(closed: list[Any], guess: list[Any]) -> list[Any]:
-        return apply_program(of_solver, [*closed, *guess])
+    def root(captured: list[Any], guess: list[Any]) -> list[Any]:
+        """Run ``solve``, and return the leaves of x and of other results."""
+        return apply_program(of_solver, [*captured, *guess])
 
     @root.defjvp
     def root_jvp(
         primals: tuple[list[Any], list[Any]], changes: tuple[list[Any], list[Any]]
     ) -> tuple[list[Any], list[Any]]:
-        """The root, and its derivative by the implicit function theorem."""
-        found = root(*primals)
-        x = found[: len(types)]
+        """Return the root x and its tangent, by the implicit function theorem.
 
-        def at_root(*closed: Any) -> list[Any]:
-            return apply_program(of_function, [*closed, *x])
+        f(x, captured) = 0 gives J dx = -df, where J is the Jacobian of f at x, and df
+        is the tangent of f at fixed x. The guess has no influence on x.
+        """
+        leaves = root(*primals)
+        x = leaves[: len(types)]
 
-        _, residual = jvp(at_root, primals[0], changes[0])
-        moved = apply_program(of_tangents, [*primals[0], *x, *residual])
-        others = [leaf_type(y) for y in found[len(types) :]]
-        return found, [
-            *(-change for change in moved),
-            *(SymbolicZero(t.shape, t.dtype) for t in others),
+        def at_root(*captured: Any) -> list[Any]:
+            """Evaluate ``f`` at the root, as a function of the captured values."""
+            return apply_program(of_function, [*captured, *x])
+
+        _, df = jvp(at_root, primals[0], changes[0])
+        minus_dx = apply_program(of_tangents, [*primals[0], *x, *df])
+        aux_types = [leaf_type(y) for y in leaves[len(types) :]]
+        return leaves, [
+            *(-change for change in minus_dx),
+            *(SymbolicZero(t.shape, t.dtype) for t in aux_types),
         ]
 
     return tree.unflatten(solver.out_tree, root(values, guess))
 
 
 def _strong(leaf: Any) -> ArrayType:
+    """Return the type of ``leaf`` as a row-major array that is not weakly typed.
+
+    The types of solutions must not depend on whether b or a guess is a Python number.
+    """
     type = plain_type(leaf)
+    # with_shape gives a strong type, but drops the axes along which the value varies.
     return type.with_shape(type.shape).with_varying(type.varying)
 
 
 def _applied(closed: Closed) -> Function:
-    """A Python function that emits the traced function."""
+    """Return a Python function that emits the equations of the traced function."""
 
     def applied(*args: Any) -> Any:
+        """Emit the Program for the captured values and the leaves of ``args``."""
         results = apply_program(closed.program, [*closed.captured, *tree.leaves(args)])
         return tree.unflatten(closed.out_tree, results)
 
@@ -215,21 +230,23 @@ def _solver(
     types: Sequence[ArrayType],
     has_aux: bool,
 ) -> Closed:
-    """``solve`` of ``operator``, as a function of b.
+    """Trace ``solve(operator, b)`` as a function of b.
 
-    With ``has_aux`` it gives a pair (x, aux). Errors call it ``name``.
+    The result must have the structure and the ``types`` of b. With ``has_aux`` this
+    holds for the first part of its result, a pair (x, aux). Errors name the public
+    function ``name``.
     """
 
     def solved(b: Any) -> Any:
-        """The solution for b, and what else ``solve`` gives."""
-        found = solve(_applied(operator), b)
-        if has_aux and not (isinstance(found, (tuple, list)) and len(found) == 2):
+        """Call ``solve``, and check that it returns a pair if ``has_aux``."""
+        result = solve(_applied(operator), b)
+        if has_aux and not (isinstance(result, (tuple, list)) and len(result) == 2):
             raise ArgumentError(
                 f"{name}: with has_aux {described(solve)} gives a pair (x, aux), but "
-                f"gave {type(found).__name__}",
+                f"gave {type(result).__name__}",
                 user_location(),
             )
-        return tuple(found) if has_aux else found
+        return tuple(result) if has_aux else result
 
     closed = close(renamed(solve, solved), (b,), types)
     return _like(name, closed, b, types, has_aux)
@@ -242,26 +259,30 @@ def _like(
     types: Sequence[ArrayType],
     has_aux: bool = False,
 ) -> Closed:
-    """``closed``, if its result has the structure and types of ``wanted``.
+    """Return ``closed`` with its result converted to ``types``, those of ``wanted``.
 
-    With ``has_aux`` that is the first part of its result. Errors call it ``name``.
+    Python numbers in the result are converted. Raises ArgumentError if the result has
+    another structure than ``wanted``, and ShapeError or DTypeError if a leaf has
+    another type. With ``has_aux`` this concerns only the first part of the result.
+    Errors name the public function ``name``.
     """
     structure = tree.structure(wanted)
-    given = closed.out_tree.children()[0] if has_aux else closed.out_tree
-    if given != structure:
+    returned = closed.out_tree.children()[0] if has_aux else closed.out_tree
+    if returned != structure:
         raise ArgumentError(
-            f"{name}: {described(closed.function)} gives the structure {given}, not "
+            f"{name}: {described(closed.function)} gives the structure {returned}, not "
             f"{structure}, that of its argument",
             user_location(),
         )
     paths = tree.paths(wanted)
+    # The other results of a solver come last; zip leaves them out.
     for k, (want, have) in enumerate(zip(types, closed.out_types, strict=False)):
         same_shape = want.shape == have.shape
         if not same_shape or (want.dtype != have.dtype and not have.weak):
+            where = f" at {paths[k]}" if paths[k] else ""  # of a pytree
             raise (DTypeError if same_shape else ShapeError)(
-                f"{name}: {described(closed.function)} gives {have}"
-                f"{' at ' * bool(paths[k])}{paths[k]}{closed.made_at(k)}, not "
-                f"{want}, the type of its argument",
+                f"{name}: {described(closed.function)} gives {have}{where}"
+                f"{closed.made_at(k)}, not {want}, the type of its argument",
                 user_location(),
             )
     program = with_types(closed.program, types)

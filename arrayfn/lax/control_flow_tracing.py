@@ -35,7 +35,12 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Closed:
-    """A traced function: its Program takes ``captured`` values, then the arguments."""
+    """A traced function, whose Program takes the values it captured as first inputs.
+
+    The inputs of ``program`` are the ``captured`` values, then the leaves of the
+    arguments. ``function`` is the Python function, for errors. ``out_tree`` is the
+    structure of the result.
+    """
 
     function: Function
     program: Program
@@ -48,7 +53,10 @@ class Closed:
         return list(self.program.output_types)
 
     def made_at(self, number: int) -> str:
-        """Where result leaf ``number`` was computed, for messages; empty if unknown."""
+        """Return ", computed at FILE:LINE" for result leaf ``number``, or "".
+
+        The text is empty if the line is not known, for example for an input.
+        """
         wanted = self.program.outputs[number]
         for equation in self.program.equations:
             if any(v is wanted for v in equation.outputs) and equation.source:
@@ -65,20 +73,21 @@ def close(
     types of these leaves; by default, they are those of ``args``.
     """
     leaves, structure = tree.flatten(tuple(args))
-    given = [plain_type(x) for x in leaves] if types is None else list(types)
-    stand_ins = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
+    leaf_types = [plain_type(x) for x in leaves] if types is None else list(types)
+    stand_ins = [ShapeDtypeStruct(t.shape, t.dtype) for t in leaf_types]
     traced = trace_function(
         function,
         tree.unflatten(structure, stand_ins),
         {},
-        types=given,
+        types=leaf_types,
         abstract=True,
         with_values=False,
         constants=False,
     )
     program, captured = traced.program, traced.trace.captured
-    own = len(leaves)
-    inputs = (*program.inputs[own:], *program.inputs[:own])
+    # The trace lists the captured values last. Put them first.
+    count = len(leaves)
+    inputs = (*program.inputs[count:], *program.inputs[:count])
     return Closed(
         function,
         Program(program.name, inputs, program.equations, program.outputs),
@@ -88,16 +97,22 @@ def close(
 
 
 def sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
-    """The values that any function captures, and Programs that take all of them."""
+    """Give traced functions common captured values.
+
+    Returns the values that any of the functions captures, without duplicates, and for
+    each function a Program whose inputs are all of these values, then its own
+    arguments. So all branches of a ``cond`` take the same operands.
+    """
     values: dict[int, Any] = {}
     for c in closed:
         values.update((_key(value), value) for value in c.captured)
     programs: list[Program] = []
     for c in closed:
         count = len(c.captured)
-        have = dict(zip(map(_key, c.captured), c.program.inputs[:count], strict=True))
+        own = dict(zip(map(_key, c.captured), c.program.inputs[:count], strict=True))
+        # A value that this function does not capture becomes an unused input.
         inputs = [
-            have[key] if key in have else Var(leaf_type(value))
+            own[key] if key in own else Var(leaf_type(value))
             for key, value in values.items()
         ]
         programs.append(
@@ -112,21 +127,26 @@ def sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
 
 
 def _key(value: Any) -> int:
+    """Return a number that is the same for two captures of one value.
+
+    Two Tracers can stand for one Var, so a Tracer is identified by its atom.
+    """
     return id(value.atom) if isinstance(value, Tracer) else id(value)
 
 
 def plain_type(leaf: Any) -> ArrayType:
-    """The type of a leaf, as a row-major array."""
+    """Return the type of ``leaf`` without its layout and its sharding."""
     return leaf_type(leaf).plain()
 
 
 def check_function(
     name: str, what: str, function: Any, takes: Sequence[str] | None = None
 ) -> None:
-    """Raise ArgumentError unless ``function`` can be called.
+    """Raise ArgumentError unless ``function`` is callable with the arguments ``takes``.
 
-    The function ``name`` was given it for its parameter ``what``, and calls it with the
-    arguments ``takes`` (None: unknown).
+    The public function ``name`` got ``function`` for its parameter ``what``, and calls
+    it with positional arguments called ``takes``. If ``takes`` is None, or ``function``
+    has no signature, only callability is checked.
     """
     if not callable(function):
         raise ArgumentError(
@@ -156,10 +176,11 @@ def check_arrays(name: str, what: str, value: Any) -> None:
 
 
 def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
-    """``program`` with its first outputs converted to these types.
+    """Return ``program`` with its first outputs converted to the types ``wanted``.
 
-    Over a mesh they are also marked as varying along the axes of those types: a result
-    that all members share, where another way gives each its own, counts for each.
+    On a mesh, outputs are also marked as varying along the axes of these types. One
+    branch may compute a leaf that is equal on all members, where another branch
+    computes a leaf that varies.
     """
     pairs = list(zip(program.outputs, wanted, strict=False))
     if all(a.type == t for a, t in pairs):
@@ -168,26 +189,28 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
     with builder:
         results = builder.inline(program, builder.inputs_of(program))
         for k, (_, type) in enumerate(pairs):
-            have = results[k].type
-            if type.weak and (have.dtype, have.weak) != (type.dtype, True):
+            current = results[k].type
+            # A weak type (of a Python number) stays weak after the conversion.
+            if type.weak and (current.dtype, current.weak) != (type.dtype, True):
                 results[k] = conversion.convert_element_type(
                     results[k], dtype=type.dtype, weak=True
                 )
             elif not type.weak:
                 results[k] = conversion.convert(results[k], type.dtype)
-            for axis in sorted(type.varying - have.varying):
+            for axis in sorted(type.varying - current.varying):
                 results[k] = collectives.pvary(results[k], axis_name=axis)
         return builder.build(results)
 
 
-# Members of a mesh that take different ways.
+# Members of a mesh that take different branches, or run different trip counts.
 
 
 def widened(program: Program, axes: frozenset[str]) -> Program:
-    """``program`` of inputs that vary along ``axes`` of a mesh, too.
+    """Return ``program`` with inputs that vary along ``axes`` of a mesh, too.
 
-    Members that take different ways compute derivatives by themselves. What they share
-    is summed outside, where they all come.
+    Members that take different branches cannot run collectives inside a branch. So each
+    member computes its own derivatives there. ``pvary`` outside of the branch, which
+    all members reach, sums the derivatives of values that the members share.
     """
     if all(axes <= t.varying for t in program.input_types):
         return program
@@ -201,7 +224,7 @@ def widened(program: Program, axes: frozenset[str]) -> Program:
 
 
 def varying_along(leaf: Any, axes: frozenset[str]) -> Any:
-    """``leaf``, marked as varying along ``axes`` of a mesh."""
+    """Mark ``leaf`` as varying along ``axes`` of a mesh, unless it already varies."""
     return pvary(leaf, sorted(axes - plain_type(leaf).varying))
 
 
@@ -210,7 +233,10 @@ def varying_along(leaf: Any, axes: frozenset[str]) -> Any:
 
 @dataclass(frozen=True)
 class Carried:
-    """A traced body that keeps the carry's types, and the initial carry's leaves."""
+    """The traced body of a loop, which keeps the types of the carry.
+
+    ``leaves`` are those of the initial carry, converted to these types.
+    """
 
     closed: Closed
     leaves: list[Any]
@@ -228,20 +254,30 @@ def keep_types(
     """Trace ``body(carry, *others)``, whose result begins with the next carry.
 
     A Python number in ``init`` takes the type that the body returns. Raises ShapeError,
-    DTypeError or ArgumentError if the body changes a carry's type otherwise.
-    ``carry_of`` extracts the carry's structure from the result's; ``paths`` name its
-    leaves.
+    DTypeError or ArgumentError if the body changes the type of the carry in another
+    way.
+
+    Args:
+        name: the public function, for errors.
+        body: the function that runs in each iteration.
+        init: the first carry, a pytree.
+        others: the other arguments of ``body``.
+        carry_of: extracts the structure of the next carry from the traced body.
+        types_of_others: the types of the leaves of ``others`` inside of ``body``.
+        paths: names of the leaves of the carry, for errors; by default, their paths.
     """
     check_arrays(name, "the first carry", init)
     leaves, structure = tree.flatten(init)
     types = [plain_type(x) for x in leaves]
-    while True:  # types only widen, each at most twice
+    # The body's result may widen the type of a carry, and a wider carry may widen the
+    # result. Each type widens at most twice, so this ends.
+    while True:
         closed = close(body, (init, *others), [*types, *types_of_others])
-        given = carry_of(closed)
-        if given != structure:
+        returned = carry_of(closed)
+        if returned != structure:
             raise ArgumentError(
                 f"{name}: {described(body)} returned a carry of structure "
-                f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
+                f"{tree.text_of(returned)}, but was given {tree.text_of(structure)}; "
                 "return a carry with the same keys and lengths",
                 user_location(),
             )
@@ -253,12 +289,18 @@ def keep_types(
     _check_kept(name, closed, types, tree.paths(init) if paths is None else paths)
     program = with_types(closed.program, types)
     converted = [as_type(x, t) for x, t in zip(leaves, types, strict=True)]
-    kept = Closed(body, program, closed.captured, closed.out_tree)
-    return Carried(kept, converted)
+    traced = Closed(body, program, closed.captured, closed.out_tree)
+    return Carried(traced, converted)
 
 
 def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
-    """The type of a carry that starts as ``given`` and is returned as ``result``."""
+    """Return the next candidate for the type of a carry.
+
+    The carry enters the body as ``given``, and the body returns ``result``. A Python
+    number (a weak type) takes the dtype of the result. A carry that varies along a mesh
+    axis on one side varies on both. Shapes never change: ``_check_kept`` reports other
+    shapes.
+    """
     if given.shape != result.shape:
         return given
     varying = given.varying | result.varying
@@ -271,33 +313,37 @@ def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
 def _check_kept(
     name: str, closed: Closed, types: Sequence[ArrayType], paths: Sequence[str]
 ) -> None:
-    """Raise an error unless a body's results have the types that it carries.
+    """Raise an error unless the results of a body have the carry's ``types``.
 
-    ``paths`` are those of the carries' leaves; errors call the loop ``name``.
+    A Python number may be returned for a carry whose dtype can hold it. ``paths`` name
+    the leaves of the carry. ``name`` is the public function. Raises ShapeError if any
+    shape differs, else DTypeError.
     """
     problems: list[str] = []
     error: type[ArrayfnError] = DTypeError
-    for k, (wanted, have) in enumerate(
+    for k, (wanted, returned) in enumerate(
         zip(types, closed.out_types[: len(types)], strict=True)
     ):
-        if wanted.shape == have.shape and (wanted.dtype == have.dtype):
+        if wanted.shape == returned.shape and (wanted.dtype == returned.dtype):
             continue
         # A Python number takes the dtype of the carry, but True is no number.
-        fits = have.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
-        if have.weak and wanted.shape == have.shape and fits:
-            dtype, _ = dtypes.promote([(wanted.dtype, wanted.weak), (have.dtype, True)])
+        fits = returned.dtype != dtypes.bool_ or wanted.dtype == dtypes.bool_
+        if returned.weak and wanted.shape == returned.shape and fits:
+            dtype, _ = dtypes.promote(
+                [(wanted.dtype, wanted.weak), (returned.dtype, True)]
+            )
             if dtype == wanted.dtype:
                 continue
         remedy = (
             f"convert it with .astype({wanted.dtype.name!r}), or begin with "
-            f"{dtypes.short_name(have.dtype)}"
+            f"{dtypes.short_name(returned.dtype)}"
         )
-        if wanted.shape != have.shape:
+        if wanted.shape != returned.shape:
             error = ShapeError
             remedy = "begin with an array of the shape that is returned"
         where = f"carry{paths[k]}" if paths[k] else "the carry"
         problems.append(
-            f"{where} comes in as {wanted} and goes out as {have}"
+            f"{where} comes in as {wanted} and goes out as {returned}"
             f"{closed.made_at(k)}: {remedy}"
         )
     if problems:
@@ -309,24 +355,24 @@ def _check_kept(
 
 
 def as_type(leaf: Any, wanted: ArrayType) -> Any:
-    """``leaf``, a Python number or weak value, converted to ``wanted``.
+    """Convert ``leaf``, a Python number or weak value, to the type ``wanted``.
 
-    Over a mesh it is also marked as varying along the axes of that type.
+    On a mesh, ``leaf`` is also marked as varying along the axes of ``wanted``.
     """
-    have = plain_type(leaf)
-    for axis in sorted(wanted.varying - have.varying):
+    current = plain_type(leaf)
+    for axis in sorted(wanted.varying - current.varying):
         leaf = pvary(leaf, axis)
-    if (have.dtype, have.weak) == (wanted.dtype, wanted.weak):
+    if (current.dtype, current.weak) == (wanted.dtype, wanted.weak):
         return leaf
     if dtypes.is_python_scalar(leaf):
         array = np.asarray(leaf).astype(wanted.dtype)
-        return array.item() if wanted.weak else array
-    to = {"dtype": wanted.dtype, **({"weak": True} if wanted.weak else {})}
-    return apply(conversion.convert_element_type, leaf, **to)
+        return array.item() if wanted.weak else array  # weak: still a Python number
+    params = {"dtype": wanted.dtype, **({"weak": True} if wanted.weak else {})}
+    return apply(conversion.convert_element_type, leaf, **params)
 
 
 def renamed(function: Function, inner: Function) -> Function:
-    """``inner`` with the name and signature of ``function``."""
+    """Return ``inner`` with the name and signature of ``function``, for errors."""
     named = functools.wraps(function)(inner)
     named.__name__ = own_name(function)
     return named

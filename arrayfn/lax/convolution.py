@@ -22,10 +22,11 @@ from arrayfn.tracing import apply
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """The order of axes, for the operand, the kernel and the output.
+    """The positions of the axes of operand, kernel and output of a convolution.
 
-    For operand and output, the axes are (batch, feature, spatial...). For the kernel,
-    they are (output feature, input feature, spatial...).
+    ``lhs_spec`` and ``out_spec`` list the positions of (batch, feature, spatial...) in
+    operand and output. ``rhs_spec`` lists the positions of (output feature, input
+    feature, spatial...) in the kernel.
     """
 
     lhs_spec: Sequence[int]
@@ -41,12 +42,16 @@ def conv_dimension_numbers(
     rhs_shape: Sequence[int],
     dimension_numbers: DimensionNumbers,
 ) -> ConvDimensionNumbers:
-    """Convert ``dimension_numbers`` to axes.
+    """Convert ``dimension_numbers`` to positions of axes.
 
-    Strings name the axes by letters, as in ("NHWC", "HWIO", "NHWC"). N is the batch, C
-    the feature, and I and O are the input and output feature of the kernel. Other
-    letters are spatial axes. None means ("NCHW", "OIHW", "NCHW"), for any number of
-    them.
+    Strings name the axes by letters, as in ("NHWC", "HWIO", "NHWC") for operand, kernel
+    and output. N is the batch, C the feature, and I and O are the input and output
+    feature of the kernel. Other letters are spatial axes. None means ("NCHW", "OIHW",
+    "NCHW"), for any number of spatial axes. ConvDimensionNumbers are returned
+    unchanged.
+
+    Raises ShapeError if the shapes of operand and kernel have different ranks, or fewer
+    than 2 axes, and ArgumentError for other strings.
 
     >>> conv_dimension_numbers((8, 32, 3), (3, 3, 16), ("NHC", "HIO", "NHC"))
     ConvDimensionNumbers(lhs_spec=(0, 2, 1), rhs_spec=(2, 1, 0), out_spec=(0, 2, 1))
@@ -72,7 +77,7 @@ def conv_dimension_numbers(
         )
     lhs, rhs, out = specs
     spatial = [letter for letter in rhs if letter not in "OI"]
-    found: list[tuple[int, ...]] = []
+    positions: list[tuple[int, ...]] = []
     for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
         if sorted(spec) != sorted([*letters, *spatial]):
             raise ArgumentError(
@@ -80,8 +85,8 @@ def conv_dimension_numbers(
                 f"{', '.join([*letters, *spatial])}",
                 user_location(),
             )
-        found.append(tuple(spec.index(letter) for letter in [*letters, *spatial]))
-    return ConvDimensionNumbers(*found)
+        positions.append(tuple(spec.index(letter) for letter in [*letters, *spatial]))
+    return ConvDimensionNumbers(*positions)
 
 
 @operator(
@@ -128,6 +133,11 @@ def conv_general_dilated(
     Returns:
         An array of ``preferred_element_type``, by default the operands' common dtype.
 
+    Raises:
+        ShapeError: shapes, groups or the numbers of entries do not fit.
+        ArgumentError: ``padding``, ``dimension_numbers`` or numbers of groups of
+            another form.
+
     >>> import numpy as np
     >>> x = np.arange(5.0).reshape(1, 1, 5)
     >>> conv_general_dilated(x, np.array([[[1.0, 0.0, -1.0]]]), (1,), "SAME")
@@ -145,6 +155,7 @@ def conv_general_dilated(
     strides = per_axis(name, "strides", window_strides, len(spatial))
     steps = per_axis(name, "dilations", rhs_dilation, len(spatial))
     gaps = per_axis(name, "dilations", lhs_dilation, len(spatial))
+    # The extents of the dilated operand, and below those of the dilated kernel.
     extents = tuple(
         max(0, (x.shape[axis] - 1) * gap + 1)
         for axis, gap in zip(spatial, gaps, strict=True)
@@ -162,7 +173,8 @@ def conv_general_dilated(
     config = [(0, 0, 0)] * x.ndim
     widths = pairs(name, padding, extents, sizes, strides)
     for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
-        # Negative padding, and zeros between elements. The primitive adds zeros around.
+        # Remove elements for negative padding, and put zeros between elements. The
+        # primitive itself adds the zeros of positive padding (``around``).
         config[axis] = (min(0, low), min(0, high), gap - 1)
     if any(entry != (0, 0, 0) for entry in config):
         lhs = pad(lhs, 0, config)
@@ -184,9 +196,11 @@ def _check_groups(
     features: int,
     batches: int,
 ) -> None:
-    """Raise an error unless groups divide the operand ``x`` and the kernel ``w``.
+    """Raise an error unless the groups divide the operand ``x`` and the kernel ``w``.
 
-    There are ``features`` groups of features, or ``batches`` groups of the batch.
+    There are ``features`` groups of features, or ``batches`` groups of the batch; one
+    of the two numbers must be 1. Raises ArgumentError for bad numbers of groups, and
+    ShapeError if a number does not divide its axis.
     """
     batch, feature = x.shape[numbers.lhs_spec[0]], x.shape[numbers.lhs_spec[1]]
     out, taken = w.shape[numbers.rhs_spec[0]], w.shape[numbers.rhs_spec[1]]
@@ -217,12 +231,19 @@ def _grouped(
     groups: tuple[int, int],
     geometry: dict[str, Any],
 ) -> Array:
-    """The convolution of ``lhs`` and ``rhs``, with an axis for groups if there are any.
+    """Apply the convolution primitive to ``lhs`` and ``rhs``.
 
-    ``geometry`` are strides, dilations and padding, as params of the primitive.
+    ``groups`` are the numbers of feature groups and batch groups, of which one is 1. If
+    the other is larger, the grouped axes of operand, kernel and output are split into
+    (group, element), and the group is a batch axis of the primitive. ``geometry`` has
+    the strides, dilations, padding and precision, as parameters of the primitive.
     """
+    # The positions of batch (n, m), features (c, f; o, i) and spatial axes.
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
     count = max(groups)
+    # The group, outer, inner and spatial axes of each array. The outer axes are the
+    # batch, and the kernel's output features. The inner axes are contracted; those of
+    # the output are its features.
     roles: tuple[Roles, Roles, Roles] = (
         ((), (n,), (c,), tuple(x_spatial)),
         ((), (o,), (i,), tuple(w_spatial)),
@@ -257,13 +278,19 @@ def _grouped(
 
 
 def _split(x: Array, axis: int, count: int) -> Array:
+    """Reshape ``axis`` of x into two axes, (count, extent // count)."""
     shape = x.shape
     return reshape(x, (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :]))
 
 
 def _with_group(roles: Roles, axis: int) -> Roles:
-    """``roles`` with an axis for groups before ``axis``."""
-    _, outer, inner, spatial = (tuple(a + (a >= axis) for a in role) for role in roles)
+    """Return ``roles`` for an array with a new group axis at position ``axis``.
+
+    Axes at or after this position move back by one.
+    """
+    _, outer, inner, spatial = (
+        tuple(a + 1 if a >= axis else a for a in role) for role in roles
+    )
     return (axis,), outer, inner, spatial
 
 
@@ -275,7 +302,11 @@ def conv(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """Convolve in the layouts NCHW and OIHW, with padding "SAME" or "VALID"."""
+    """Convolve ``lhs`` (N, C, spatial...) with ``rhs`` (O, I, spatial...).
+
+    The result is (N, O, spatial...). ``padding`` is "SAME" or "VALID". The other
+    arguments and the errors are those of ``conv_general_dilated``.
+    """
     return conv_general_dilated(
         lhs,
         rhs,
@@ -296,7 +327,11 @@ def conv_with_general_padding(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """Convolve in the layouts NCHW and OIHW, with any padding and dilation."""
+    """Convolve ``lhs`` (N, C, spatial...) with ``rhs`` (O, I, spatial...).
+
+    The result is (N, O, spatial...). Padding and dilations are any of those of
+    ``conv_general_dilated``, and so are the other arguments and the errors.
+    """
     return conv_general_dilated(
         lhs,
         rhs,
@@ -320,16 +355,16 @@ def conv_transpose(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The transposed ("fractionally strided") convolution, which upsamples.
+    """Compute the transposed ("fractionally strided") convolution, which upsamples.
 
-    With padding "SAME", an extent n becomes ``n * stride``. With "VALID" it becomes ``n
-    * stride + max(size - stride, 0)`` for a kernel of (dilated) ``size``. If
-      ``padding`` has pairs, these pairs pad the operand after ``stride - 1`` zeros have
-      been
-    inserted between its elements. Without ``dimension_numbers`` the layouts are
-    ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial axes. With ``transpose_kernel`` the
-    kernel is reversed and its features are exchanged, which gives the gradient of the
-    convolution with that kernel.
+    With padding "SAME", an extent n becomes n * stride. With "VALID" it becomes n *
+    stride + max(size - stride, 0) for a kernel of (dilated) extent ``size``. If
+    ``padding`` has (low, high) pairs, these widths pad the operand after stride - 1
+    zeros have been inserted between its elements. Without ``dimension_numbers``, the
+    layouts are ("NHWC", "HWIO", "NHWC"), with any number of spatial axes. With
+    ``transpose_kernel``, the kernel is reversed and its features are exchanged, which
+    gives the gradient of the convolution with that kernel. The other arguments and the
+    errors are those of ``conv_general_dilated``.
 
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)
@@ -339,11 +374,10 @@ def conv_transpose(
     name = "conv_transpose"
     lhs, rhs = typed(name, lhs, rhs)
     x, w = ops.type_of_operand(name, lhs), ops.type_of_operand(name, rhs)
-    if dimension_numbers is None:
-        last = tuple(range(1, x.ndim - 1))
-        own = (0, x.ndim - 1, *last)
+    if dimension_numbers is None:  # N, spatial..., C and spatial..., I, O
+        operand = (0, x.ndim - 1, *range(1, x.ndim - 1))
         kernel = (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
-        dimension_numbers = ConvDimensionNumbers(own, kernel, own)
+        dimension_numbers = ConvDimensionNumbers(operand, kernel, operand)
     numbers = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
     spatial = tuple(numbers.rhs_spec)[2:]
     jumps = per_axis(name, "strides", strides, len(spatial))
@@ -359,6 +393,7 @@ def conv_transpose(
         rhs = rev(rhs, spatial)
         out, taken, *_ = numbers.rhs_spec
         numbers = numbers._replace(rhs_spec=(taken, out, *spatial))
+    # The stride is the dilation of the operand, and windows move by one element.
     return conv_general_dilated(
         lhs,
         rhs,
@@ -373,9 +408,12 @@ def conv_transpose(
 
 
 def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
-    """The padding of the dilated operand for "SAME" and "VALID" along one axis.
+    """Return the padding (low, high) of the dilated operand along one axis.
 
-    The kernel has ``size`` elements, and ``stride`` is the transposed convolution's.
+    ``padding`` is "SAME" or "VALID"; ArgumentError for others. The dilated kernel has
+    ``size`` elements, and ``stride`` is that of the transposed convolution. An operand
+    of n elements is (n - 1) * stride + 1 long after dilation. The widths give results
+    of n * stride elements ("SAME") or of n * stride + max(size - stride, 0) ("VALID").
     """
     if padding == "SAME":
         total = size + stride - 2

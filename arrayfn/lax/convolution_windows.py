@@ -29,11 +29,13 @@ def conv_general_dilated_patches(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The windows of a convolution, each flattened along the feature axis.
+    """Return the windows of a convolution, each flattened along the feature axis.
 
-    The elements of a window are ordered by feature, then by the spatial axes. The
-    elements are copied exactly, so ``precision`` has no effect. If
-    ``preferred_element_type`` is given, the elements are converted to it.
+    The result has the axes of the output of ``conv_general_dilated``, with C *
+    prod(filter_shape) features. The elements of a window are ordered by feature, then
+    by the spatial axes. The elements are copied exactly, so ``precision`` has no
+    effect. If ``preferred_element_type`` is given, the elements are converted to it.
+    The other arguments and the errors are those of ``conv_general_dilated``.
 
     >>> import numpy as np
     >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
@@ -46,14 +48,15 @@ def conv_general_dilated_patches(
     x = ops.type_of_operand(name, lhs)
     count = x.ndim - 2
     sizes = per_axis(name, "sizes", filter_shape, count)
+    # Of the second shape, the kernel's, only the rank matters here.
     numbers = conv_dimension_numbers(x.shape, (1, 1, *sizes), None)
     if dimension_numbers is not None:
-        given = dimension_numbers
-        numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, given)
+        numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, dimension_numbers)
     n, c, *spatial = numbers.lhs_spec
     strides = per_axis(name, "strides", window_strides, count)
     steps = per_axis(name, "dilations", rhs_dilation, count)
     gaps = per_axis(name, "dilations", lhs_dilation, count)
+    # The extents of the dilated operand, and of dilated windows.
     extents = [
         max(0, (x.shape[a] - 1) * gap + 1) for a, gap in zip(spatial, gaps, strict=True)
     ]
@@ -62,23 +65,25 @@ def conv_general_dilated_patches(
     widths = pairs(name, padding, tuple(extents), wide, strides)
     for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
         config[axis] = (low, high, gap - 1)
-    parts = sorted(zip(spatial, sizes, strides, steps, strict=True))
-    axes, *rest = zip(*parts, strict=True) if parts else ((), (), (), ())
+    # The primitive takes ascending axes.
+    by_axis = sorted(zip(spatial, sizes, strides, steps, strict=True))
+    axes, *rest = zip(*by_axis, strict=True) if by_axis else ((), (), (), ())
     geometry = SlidingWindows(axes, *rest)
     m, f, *out_spatial = numbers.out_spec
-    # The output's axes, with the window's axes after the features.
+    # The primitive's axes are those of x, then those inside a window. Each axis of the
+    # output comes from one axis of x; the feature axis also from those of the window.
     inner = [x.ndim + axes.index(axis) for axis in spatial]
-    places = {m: [n], f: [c, *inner]}
-    places |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
-    order = tuple(axis for k in range(x.ndim) for axis in places[k])
+    sources = {m: [n], f: [c, *inner]}
+    sources |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
+    order = tuple(axis for k in range(x.ndim) for axis in sources[k])
     padded = pad(lhs, 0, config)
     windows = apply(sliding_windows, padded, **geometry.params(), order=order)
     shape = windows.shape
     features = math.prod(shape[f : f + 1 + count])
-    made = reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
+    flat = reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
     if preferred_element_type is None:
-        return made
-    return ops.convert(made, dtypes.canonical(preferred_element_type))
+        return flat
+    return ops.convert(flat, dtypes.canonical(preferred_element_type))
 
 
 def conv_general_dilated_local(
@@ -92,10 +97,10 @@ def conv_general_dilated_local(
     dimension_numbers: DimensionNumbers = None,
     precision: str | None = None,
 ) -> Array:
-    """A convolution with a separate kernel for each element of the result.
+    """Convolve ``lhs`` with a separate kernel for each spatial element of the result.
 
-    The spatial axes of ``rhs`` are those of the result. Its input features are the
-    elements of a window of extents ``filter_shape``, in the order of
+    The spatial axes of ``rhs`` are those of the result. The input features of ``rhs``
+    are the elements of a window of extents ``filter_shape``, in the order of
     ``conv_general_dilated_patches``. The other arguments are those of
     ``conv_general_dilated``. Raises ShapeError if ``rhs`` has another shape.
 
@@ -129,6 +134,7 @@ def conv_general_dilated_local(
             f"have shape {tuple(wanted)}, not {y.shape}",
             user_location(),
         )
+    # Batch axes in the order of the output, so that only the last two axes must move.
     order = sorted(range(len(places)), key=lambda k: places[k])
     batch = [places[k] for k in order], [own_places[k] for k in order]
     roles = (([feature], [inputs]), batch)

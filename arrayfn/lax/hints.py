@@ -24,14 +24,18 @@ class Precision(StrEnum):
 
 
 def optimization_barrier(operand: Any, /) -> Any:
-    """Make the arrays of a pytree opaque to the compiler.
+    """Return the arrays of a pytree unchanged, but opaque to the compiler.
 
-    Values before the barrier are not recomputed, or fused, after it.
+    The compiler does not fuse operations across the barrier, and does not compute
+    values from before the barrier again after it. Shapes and dtypes stay. Python
+    numbers become arrays.
     """
     leaves, structure = tree.flatten(operand)
     arrays = [ops.as_array(ops.same(x)) for x in leaves]
-    row = rematerialization.optimization_barrier
-    # Each array waits for the next one, so that all wait for all.
-    shifted = [*arrays[1:], *arrays[:1]]
-    held = [apply(row, x, token) for x, token in zip(arrays, shifted, strict=True)]
-    return tree.unflatten(structure, held)
+    primitive = rematerialization.optimization_barrier
+    # Each array waits for the next one, cyclically.
+    tokens = [*arrays[1:], *arrays[:1]]
+    results = [
+        apply(primitive, x, token) for x, token in zip(arrays, tokens, strict=True)
+    ]
+    return tree.unflatten(structure, results)

@@ -23,9 +23,9 @@ from arrayfn.tracing import apply
 
 
 class GatherScatterMode(Enum):
-    """How a window that is out of bounds is handled.
+    """The ways in which ``gather`` and ``scatter`` handle windows out of bounds.
 
-    CLIP moves it inside. FILL_OR_DROP reads a fill value and writes nothing.
+    CLIP moves such a window inside. FILL_OR_DROP reads a fill value, or writes nothing.
     PROMISE_IN_BOUNDS promises that no window is out of bounds.
     """
 
@@ -36,7 +36,14 @@ class GatherScatterMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GatherDimensionNumbers:
-    """How the axes of operand, indices and result correspond in ``gather``."""
+    """How the axes of operand, indices and result correspond in ``gather``, as in JAX.
+
+    ``offset_dims`` are the axes of the result that run over a window.
+    ``collapsed_slice_dims`` are axes of the operand of window extent 1, which the
+    result lacks. Entry i of an index vector is the position along axis
+    ``start_index_map[i]`` of the operand. ``operand_batching_dims`` and
+    ``start_indices_batching_dims`` are axes of operand and indices that run together.
+    """
 
     offset_dims: tuple[int, ...]
     collapsed_slice_dims: tuple[int, ...]
@@ -45,7 +52,7 @@ class GatherDimensionNumbers:
     start_indices_batching_dims: tuple[int, ...] = ()
 
     def windows(self) -> Windows:
-        """The primitive's params."""
+        """Return these numbers as the parameters of the primitive."""
         return Windows(
             tuple(self.offset_dims),
             tuple(self.collapsed_slice_dims),
@@ -59,7 +66,14 @@ class GatherDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ScatterDimensionNumbers:
-    """How the axes of operand, indices and updates correspond in ``scatter``."""
+    """How the axes of operand, indices and updates correspond in ``scatter``.
+
+    They are those of JAX. ``update_window_dims`` are the axes of the updates that run
+    over a window. ``inserted_window_dims`` are axes of the operand of window extent 1,
+    which the updates lack. Entry i of an index vector is the position along axis
+    ``scatter_dims_to_operand_dims[i]`` of the operand. ``operand_batching_dims`` and
+    ``scatter_indices_batching_dims`` are axes of operand and indices that run together.
+    """
 
     update_window_dims: tuple[int, ...]
     inserted_window_dims: tuple[int, ...]
@@ -68,7 +82,7 @@ class ScatterDimensionNumbers:
     scatter_indices_batching_dims: tuple[int, ...] = ()
 
     def windows(self) -> Windows:
-        """The primitive's params."""
+        """Return these numbers as the parameters of the primitive."""
         return Windows(
             tuple(self.update_window_dims),
             tuple(self.inserted_window_dims),
@@ -92,7 +106,10 @@ _MODES = {
 
 
 def _mode(mode: Mode) -> GatherScatterMode:
-    """The mode of that name; ArgumentError if there is none."""
+    """Return ``mode`` as a GatherScatterMode; ArgumentError for an unknown name.
+
+    None means FILL_OR_DROP.
+    """
     if isinstance(mode, GatherScatterMode):
         return mode
     if mode not in _MODES:
@@ -117,9 +134,13 @@ def gather(
 ) -> Array:
     """Read windows of ``slice_sizes`` at the positions ``start_indices``.
 
-    The last axis of ``start_indices`` holds a position along each axis of
-    ``start_index_map``. A window out of bounds is filled with ``fill_value``, by
-    default NaN or the smallest integer.
+    The last axis of ``start_indices`` (integers) holds a position along each axis of
+    ``dimension_numbers.start_index_map``. The result has the dtype of ``operand``, the
+    other axes of ``start_indices``, and the axes of a window as ``offset_dims``. By
+    default (and with ``mode`` "fill"), a window out of bounds is filled with
+    ``fill_value``, which is NaN or the smallest integer if it is None.
+    ``unique_indices`` promises that no windows overlap. ``indices_are_sorted`` has no
+    effect.
     """
     chosen = _mode(mode)
     x = ops.as_array(operand)
@@ -136,6 +157,7 @@ def gather(
         sizes=tuple(slice_sizes),
         mode=chosen.value,
         fill_value=fill_value,
+        # The parameter is left out if False, so that most equations are shorter.
         **({"unique_indices": True} if unique_indices else {}),
         **dimension_numbers.windows().params(),
     )
@@ -150,9 +172,11 @@ def _scattered(
     promises: Mapping[str, bool],
     mode: Mode,
 ) -> Array:
-    """``operand`` with ``updates`` scattered into it by ``primitive``.
+    """Copy ``operand``, and combine ``updates`` with it by a scatter ``primitive``.
 
-    ``promises`` are what is known of the indices: that they are sorted, or unique.
+    ``promises`` are the parameters that ``indexing_semantics.promised`` makes: whether
+    the indices are sorted, and whether they are unique. The updates are converted to
+    the dtype of ``operand``.
     """
     clip = _mode(mode) is GatherScatterMode.CLIP
     dtype = ops.type_of_operand("scatter", operand).dtype
@@ -179,15 +203,17 @@ def scatter(
 ) -> Array:
     """Copy ``operand``, and write the windows ``updates`` at the given indices.
 
-    The last axis of ``scatter_indices`` has the position of a window along the axes
-    that ``dimension_numbers`` names. If windows overlap, the last in the order of
-    ``updates`` wins. ``unique_indices`` promises that no windows overlap.
-    ``indices_are_sorted`` promises that positions ascend. ``mode`` handles windows out
-    of bounds. By default they are skipped, and "clip" moves them inside.
+    The last axis of ``scatter_indices`` (integers) has the position of a window along
+    the axes ``dimension_numbers.scatter_dims_to_operand_dims``. The updates are
+    converted to the dtype of ``operand``, which is that of the result. If windows
+    overlap, the last in the order of ``updates`` wins. ``unique_indices`` promises that
+    no windows overlap. ``indices_are_sorted`` promises that positions ascend. ``mode``
+    handles windows out of bounds. By default they are skipped, and "clip" moves them
+    inside.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter, *args)
 
 
 def scatter_add(
@@ -202,11 +228,11 @@ def scatter_add(
 ) -> Array:
     """Copy ``operand``, and add the windows ``updates``; overlapping windows add up.
 
-    The other parameters are those of ``scatter``.
+    The other parameters, shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_add, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_add, *args)
 
 
 def scatter_sub(
@@ -221,12 +247,13 @@ def scatter_sub(
 ) -> Array:
     """Copy ``operand``, and subtract the windows ``updates``.
 
-    Overlapping windows add up. The other parameters are those of ``scatter``.
+    Overlapping windows are all subtracted. The other parameters, shapes and dtypes are
+    those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
-    given = operand, scatter_indices, negated, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_add, *given)
+    args = operand, scatter_indices, negated, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_add, *args)
 
 
 def scatter_mul(
@@ -242,11 +269,11 @@ def scatter_mul(
     """Copy ``operand``, and multiply it by the windows ``updates``.
 
     If several windows overlap, all of them multiply the same elements. The other
-    parameters are those of ``scatter``.
+    parameters, shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_mul, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_mul, *args)
 
 
 def scatter_min(
@@ -259,13 +286,14 @@ def scatter_min(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The minimum of each element of ``operand`` and its ``updates``.
+    """Copy ``operand``, and take the minimum of it and the windows ``updates``.
 
-    The other parameters are those of ``scatter``.
+    If several windows overlap, the minimum is over all of them. The other parameters,
+    shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_min, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_min, *args)
 
 
 def scatter_max(
@@ -278,13 +306,14 @@ def scatter_max(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The maximum of each element of ``operand`` and its ``updates``.
+    """Copy ``operand``, and take the maximum of it and the windows ``updates``.
 
-    The other parameters are those of ``scatter``.
+    If several windows overlap, the maximum is over all of them. The other parameters,
+    shapes and dtypes are those of ``scatter``.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
-    given = operand, scatter_indices, updates, dimension_numbers, promises, mode
-    return _scattered(indexing.scatter_max, *given)
+    args = operand, scatter_indices, updates, dimension_numbers, promises, mode
+    return _scattered(indexing.scatter_max, *args)
 
 
 def scatter_apply(
@@ -300,8 +329,9 @@ def scatter_apply(
 ) -> Array:
     """Copy ``operand``, and apply ``func`` to its windows at the given indices.
 
-    ``update_shape`` is the shape of the array of windows. Where windows overlap,
-    ``func`` is applied once.
+    ``func`` takes and returns an array of all windows, of shape ``update_shape``. If
+    windows overlap, one of the results wins, so ``func`` is in effect applied once. The
+    other parameters are those of ``scatter``.
     """
     windows = dimension_numbers.windows()
     type = ops.type_of_operand("scatter_apply", operand)
@@ -327,4 +357,5 @@ def scatter_apply(
 
 
 def _zero(dtype: dtypes.DType) -> Any:
+    """Return the zero of ``dtype``, as a Python scalar."""
     return False if dtype == dtypes.bool_ else 0

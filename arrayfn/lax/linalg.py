@@ -50,9 +50,10 @@ __all__ = [
 
 
 def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
-    """The lower triangular L with x = L L^H; it is NaN if x is not positive definite.
+    """Return the lower triangular L with x = L L^H, for Hermitian x (..., n, n).
 
-    ``symmetrize_input`` uses (x + x^H) / 2. Otherwise, the lower triangle is read.
+    L is NaN if x is not positive definite. With ``symmetrize_input``, (x + x^H) / 2 is
+    factorized. Otherwise, only the lower triangle of x is read.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
@@ -74,9 +75,11 @@ def triangular_solve(
     """Solve x op(a) = b for x, or op(a) x = b with ``left_side``.
 
     op transposes with ``transpose_a``, and conjugates with ``conjugate_a``. The
-    function reads one triangle of ``a`` (..., n, n). With ``unit_diagonal`` it does not
-    read the diagonal. b is (..., m, n), or (..., n, m) with ``left_side``. If b has one
-    axis less than ``a``, it has vectors (..., n).
+    function reads the lower triangle of ``a`` (..., n, n) if ``lower``, else the upper
+    one. With ``unit_diagonal`` it does not read the diagonal, which counts as ones. b
+    is (..., m, n), or (..., n, m) with ``left_side``, and x has the shape of b. If b
+    has one axis less than ``a``, it has vectors (..., n). Leading axes are broadcast.
+    Raises ShapeError if the extents do not fit.
 
     >>> a = np.array([[2.0, 0.0], [1.0, 4.0]])
     >>> triangular_solve(a, np.array([[2.0], [9.0]]), left_side=True, lower=True)
@@ -115,9 +118,11 @@ def triangular_solve(
 
 
 def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
-    """The LU factors of x in one matrix, the pivots (..., k), and the permutation.
+    """Return the LU factors of x (..., m, n), the pivots, and the row permutation.
 
-    x[permutation] = L U. For ascending i, row i is swapped with row pivots[i].
+    x[permutation] = L U. The first result holds U in its upper triangle, and L, whose
+    diagonal is 1, below. pivots (..., min(m, n)) and permutation (..., m) are int32. In
+    step i of the elimination, rows i and pivots[i] were swapped.
 
     >>> factors, pivots, permutation = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> factors
@@ -125,12 +130,16 @@ def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
            [0.25, 1.  ]])
     """
     x = m.matrix("lu", x)
+    # Like LAPACK, the primitive takes and gives column-major matrices: the transposes.
     by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
     return matrix_transpose(by_columns), pivots, permutation
 
 
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
-    """The permutation (..., permutation_size) that swaps rows by pivots (..., k).
+    """Return the permutation (..., permutation_size) of rows that ``pivots`` describe.
+
+    pivots (..., k) are those of ``lu``: row i was swapped with row pivots[i], for i =
+    0, 1, ..., k - 1. The result is int32.
 
     >>> lu_pivots_to_permutation(np.array([2, 2], np.int32), 3)
     array([2, 0, 1], dtype=int32)
@@ -142,11 +151,11 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True
 ) -> tuple[Array, ...]:
-    """Q and R with x = Q R; with ``full_matrices``, Q is square.
+    """Return Q (..., m, k) and R (..., k, n) with x = Q R, for x (..., m, n).
 
-    With ``pivoting``, the result also has the order (..., n) of columns, and x[...,
-    order] = Q R. In this order, the diagonal of R does not increase in magnitude.
-    Derivatives are for this order.
+    k is m with ``full_matrices``, else min(m, n). With ``pivoting``, the result also
+    has the order (..., n) of columns, and x[..., order] = Q R. In this order, the
+    diagonal of R does not increase in magnitude. Derivatives keep this order fixed.
 
     >>> qr(np.array([[0.0, 2.0], [1.0, 0.0]]), pivoting=True)[2]
     array([1, 0], dtype=int32)
@@ -156,6 +165,7 @@ def qr(
         q, r = linalg.qr(x, mode=mode)
         return q, r
     x = m.matrix("qr", x)
+    # Primitives take and return column-major matrices: the transposes.
     order = apply(linalg_qr.column_order, matrix_transpose(x))
     q, r = linalg.qr(take_along_axis(x, order[..., None, :], -1), mode=mode)
     return q, r, order
@@ -170,16 +180,17 @@ def eigh(
     sort_eigenvalues: bool = True,
     subset_by_index: tuple[int, int] | None = None,
 ) -> tuple[Array, Array]:
-    """The eigenvectors and ascending eigenvalues of Hermitian x (..., n, n).
+    """Return the eigenvectors and the ascending eigenvalues of Hermitian x (..., n, n).
 
-    The eigenvectors are columns. ``symmetrize_input`` uses (x + x^H) / 2. Otherwise,
-    one triangle is read. With ``subset_by_index=(first, end)``, only eigenvalues
-    ``first`` to ``end`` (exclusive) are returned. The eigenvalues ascend even if
-    ``sort_eigenvalues`` is False.
+    The eigenvectors are columns (..., n, n), and the eigenvalues are (..., n) and real.
+    With ``symmetrize_input``, (x + x^H) / 2 is used. Otherwise, only the triangle that
+    ``lower`` chooses is read. With ``subset_by_index=(first, end)``, only eigenvalues
+    ``first`` to ``end`` (exclusive) and their vectors are returned. The eigenvalues
+    ascend even if ``sort_eigenvalues`` is False.
     """
     uplo = "L" if lower else "U"
     w, v = linalg.eigh(x, uplo, symmetrize_input=symmetrize_input)
-    chosen = slice(*(subset_by_index or (None,)))
+    chosen = slice(*(subset_by_index or (None,)))  # slice(None) selects all
     return v[..., chosen], w[..., chosen]
 
 
@@ -190,10 +201,12 @@ def eig(
     compute_left_eigenvectors: bool = True,
     compute_right_eigenvectors: bool = True,
 ) -> list[Array]:
-    """The eigenvalues of x (..., n, n), and left and right eigenvectors as columns.
+    """Return the eigenvalues of x (..., n, n), and its left and right eigenvectors.
 
-    A left eigenvector v has v^H x = w v^H. Left eigenvectors come from the inverse of
-    the right ones.
+    The list has the eigenvalues w (..., n), then the left and the right eigenvectors
+    (columns of (..., n, n)), as far as they are asked for. All are complex. A left
+    eigenvector v has v^H x = w v^H, and norm 1. The left eigenvectors come from the
+    inverse of the matrix of right eigenvectors.
     """
     if not (compute_left_eigenvectors or compute_right_eigenvectors):
         return [linalg.eigvals(x)]
@@ -212,26 +225,29 @@ def svd(
     compute_uv: bool = True,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """U, the singular values s, and V^H, with x = U diag(s) V^H.
+    """Return U, the singular values s, and V^H, with x = U diag(s) V^H.
 
-    With ``compute_uv=False``, the result is s alone. With ``subset_by_index=(first,
-    end)``, only singular values ``first`` to ``end`` (exclusive) and their vectors are
-    returned.
+    x is (..., m, n), and s (..., min(m, n)) is real and descends. With
+    ``full_matrices``, U and V are square. With ``compute_uv=False``, the result is only
+    s. With ``subset_by_index=(first, end)``, only singular values ``first`` to ``end``
+    (exclusive) and their vectors are returned.
     """
-    found = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
-    return tuple(found) if compute_uv else found
+    result = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
+    return tuple(result) if compute_uv else result
 
 
 # Unitary reductions. They have no derivatives.
 
 
 def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
-    """The Hessenberg form H of ``a`` (..., n, n), and taus (..., n - 1).
+    """Return the Hessenberg form H of ``a`` (..., n, n), and taus (..., n - 1).
 
-    ``a`` = Q H Q^H. The Householder vectors are stored below H's subdiagonal. Q is
-    block diagonal, with the blocks 1 and ``householder_product(h[..., 1:, :-1],
-    taus)``.
+    ``a`` = Q H Q^H. The first result, h, holds H, and below H's subdiagonal the
+    Householder vectors. Q is block diagonal, with the blocks 1 and
+    ``householder_product(h[..., 1:, :-1], taus)``. Raises ShapeError unless ``a`` is
+    square.
     """
+    # The primitive takes and returns column-major matrices: the transposes.
     reduced, taus = apply(
         linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
     )
@@ -241,27 +257,31 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
 def tridiagonal(
     a: ArrayLike, *, lower: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """The tridiagonal form of Hermitian ``a`` (..., n, n): the form, d, e and taus.
+    """Reduce Hermitian ``a`` (..., n, n) to tridiagonal form.
 
-    d and e are the diagonals of the form. ``lower`` says which triangle is read. In the
-    result this triangle holds the Householder vectors. Their scales are taus (..., n -
-    1).
+    Returns (form, d, e, taus). d (..., n) is the diagonal of the tridiagonal matrix and
+    e (..., n - 1) the diagonal next to it. ``lower`` says which triangle of ``a`` is
+    read. In ``form`` this triangle holds the Householder vectors, whose scales are taus
+    (..., n - 1).
     """
     a = m.square("tridiagonal", a)
     if not lower:  # the lower triangle of the matrix in reverse order
         reduced, *vectors = tridiagonal(a[..., ::-1, ::-1])
         d, e, taus = (vector[..., ::-1] for vector in vectors)
         return reduced[..., ::-1, ::-1], d, e, taus
+    # The primitive takes and returns column-major matrices: the transposes.
     reduced, d, e, taus = apply(linalg_schur.tridiagonal, matrix_transpose(a))
     return matrix_transpose(reduced), d, e, taus
 
 
 def schur(x: ArrayLike, *, compute_schur_vectors: bool = True) -> tuple[Array, ...]:
-    """The upper triangular T and unitary Z with x (..., n, n) = Z T Z^H.
+    """Return the upper triangular T and unitary Z with x (..., n, n) = Z T Z^H.
 
-    A real matrix has a real T. This T has a block of two rows on its diagonal for each
-    pair of conjugate eigenvalues.
+    A real matrix has a real T, with a 2 x 2 block on its diagonal for each pair of
+    conjugate eigenvalues. With ``compute_schur_vectors=False``, the result is (T,).
+    Raises ShapeError unless x is square.
     """
+    # The primitive takes and returns column-major matrices: the transposes.
     t, z = apply(linalg_schur.schur, matrix_transpose(m.square("schur", x)))
     if not compute_schur_vectors:
         return (matrix_transpose(t),)
@@ -281,7 +301,8 @@ def symmetric_product(
 ) -> Array:
     """Return alpha a a^T + beta c, for ``a`` (..., n, k) and c (..., n, n).
 
-    The result is symmetric if c is symmetric.
+    The result is symmetric if c is. With ``symmetrize_output``, its mean with its
+    transpose is returned.
     """
     a, c = m.together("symmetric_product", a_matrix, c_matrix)
     value = matmul(a, matrix_transpose(a)) * alpha + c * beta
@@ -289,37 +310,43 @@ def symmetric_product(
 
 
 def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
-    """The upper triangular U with U^T U = R^T R + w w^T, for real R (n, n) and w (n,).
+    """Return the upper triangular U with U^T U = R^T R + w w^T.
+
+    R (n, n) is upper triangular and w is (n,), and both are real. U is the Cholesky
+    factor after a rank-1 update.
 
     >>> cholesky_update(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([0.0, 2.0]))[0]
     array([1., 1.])
     """
     r, w = m.together("cholesky_update", r_matrix, w_vector)
     m.check_square("cholesky_update", r.shape)
-    # The R factor of the rows [R; w] may have signs; make its diagonal positive.
+    # [R; w]^T [R; w] = R^T R + w w^T, so U is the R factor of the QR decomposition of
+    # [R; w]. Rows of that factor may have any sign; make the diagonal positive.
     triangle = linalg.qr(concatenate([r, w[None]]), mode="r")
     return triangle * sign(diagonal(triangle))[:, None]
 
 
 def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
-    """The first n columns of H_1 H_2 ... H_k, where H_i = 1 - taus[i] v_i v_i^H.
+    """Return the first n columns of H_1 H_2 ... H_k, where H_i = 1 - taus[i] v_i v_i^H.
 
     v_i is column i of ``a`` (..., m, n) below the diagonal, with 1 on the diagonal and
-    0 above. taus are (..., k). The product is 1 - V T V^H, and T is the solution of a
-    triangular system. See Puglisi, Modification of the Householder method based on the
-    compact WY representation, 1992.
+    0 above. taus are (..., k), and the result is (..., m, n). The product is 1 - V T
+    V^H, where T is the solution of a triangular system. See Puglisi, Modification of
+    the Householder method based on the compact WY representation, 1992.
     """
     a, taus = m.together("householder_product", a, taus)
     v, t = _compact(a, taus)
-    # Only the part of V^H that multiplies the first columns of the identity.
+    # The first n columns of V T V^H need only the first n columns of V^H.
     vh = m.adjoint(v)[..., :, : a.shape[-1]]
     return m.identities(a) - matmul(v, matmul(t, vh))
 
 
 def _compact(a: Array, taus: Array) -> tuple[Array, Array]:
-    """V and T of the product ``I - V T V^H`` of the reflections in ``a``.
+    """Return V (..., m, k) and T (..., k, k) with H_1 H_2 ... H_k = 1 - V T V^H.
 
-    ``taus`` are their scales.
+    ``a`` and ``taus`` (..., k) describe the reflections H_i as in
+    ``householder_product``. T solves (1 + diag(taus) triu(V^H V, 1)) T = diag(taus), so
+    it is upper triangular.
     """
     k = taus.shape[-1]
     v = tril(a[..., :, :k], -1)
@@ -341,10 +368,11 @@ def ormqr(
     left: bool = True,
     transpose: bool = False,
 ) -> Array:
-    """Return Q c, or c Q with ``left=False``.
+    """Return Q c, or c Q with ``left=False``, without forming Q.
 
-    Q (m, m) is the product of reflections, as in ``householder_product``. ``transpose``
-    uses Q^H.
+    Q (..., m, m) is the product of the reflections that ``a`` (..., m, n) and ``taus``
+    (..., k) describe, as in ``householder_product``. With ``transpose``, Q^H is used
+    instead.
     """
     a, taus, c = m.together("ormqr", a, taus, c)
     v, t = _compact(a, taus)
@@ -357,11 +385,12 @@ def ormqr(
 def tridiagonal_solve(
     dl: ArrayLike, d: ArrayLike, du: ArrayLike, b: ArrayLike
 ) -> Array:
-    """Solve tridiagonal systems: dl, d, du are (..., n), b and the result (..., n, k).
+    """Solve tridiagonal systems with diagonals dl, d, du for right-hand sides b.
 
-    The first element of dl and the last of du are not read. Elimination does not pivot
-    (Thomas's algorithm), so matrices should be diagonally dominant or positive
-    definite.
+    dl, d and du (the lower, main and upper diagonal) are (..., n), and b and the result
+    are (..., n, k). The first element of dl and the last of du are not read.
+    Elimination does not pivot (Thomas's algorithm), so matrices should be diagonally
+    dominant or positive definite. Raises ShapeError if the shapes do not fit.
 
     >>> one = np.ones(3)
     >>> tridiagonal_solve(one, 4 * one, one, np.array([[5.0], [6.0], [5.0]])).ravel()
@@ -374,12 +403,17 @@ def tridiagonal_solve(
             f"given shapes {dl.shape}, {d.shape}, {du.shape} and {b.shape}",
             user_location(),
         )
+    # Scan over rows: move the axis of n to the front.
     low, middle, high = (moveaxis(x, -1, 0)[..., None] for x in (dl, d, du))
     sides = moveaxis(b, -2, 0)
     start = zeros_like(middle[0]), zeros_like(sides[0])
 
     def forward(carry: Any, row: Any) -> Any:
-        """Eliminate the lower diagonal in one row."""
+        """Eliminate the lower diagonal in one row.
+
+        After it, the row says x[i] + ratio * x[i + 1] = value. The carry is (ratio,
+        value) of the row before.
+        """
         ratio, value = carry
         low, middle, high, side = row
         pivot = middle - low * ratio
@@ -389,7 +423,7 @@ def tridiagonal_solve(
     _, (ratios, values) = scan(forward, start, (low, middle, high, sides))
 
     def back(x: Any, row: Any) -> Any:
-        """Substitute the solution of the next row."""
+        """Return x[i] = value - ratio * x[i + 1]; the carry is x[i + 1]."""
         ratio, value = row
         x = value - ratio * x
         return x, x

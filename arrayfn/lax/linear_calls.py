@@ -16,7 +16,7 @@ from arrayfn.lax.control_flow_tracing import (
     sharing,
     with_types,
 )
-from arrayfn.primitives.linear_call import linear_call as row
+from arrayfn.primitives.linear_call import linear_call as primitive
 from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms.arguments import described
@@ -55,8 +55,8 @@ def linear_call(
     array([1., 2., 0.])
     """
     name = "linear_call"
-    for what, given in (("fun", fun), ("fun_transpose", fun_transpose)):
-        check_function(name, what, given)
+    for parameter, function in (("fun", fun), ("fun_transpose", fun_transpose)):
+        check_function(name, parameter, function)
     check_arrays(name, "linear_args", linear_args)
     leaves = tree.leaves(linear_args)
     if not is_staged([*leaves, *tree.leaves(residual_args)]):
@@ -74,18 +74,19 @@ def linear_call(
             user_location(),
         )
     values, (body, transposed) = sharing([forward, back])
-    made = apply(
-        row,
+    outputs = apply(
+        primitive,
         *values,
         *leaves,
         body=with_types(body, results),
         transposed=with_types(transposed, types),
         consts=len(values),
     )
-    return tree.unflatten(forward.out_tree, as_list(made))
+    return tree.unflatten(forward.out_tree, as_list(outputs))
 
 
 def _strong(type: ArrayType) -> ArrayType:
+    """Return ``type`` as a row-major type that is not weak."""
     return ArrayType(type.shape, type.dtype)
 
 

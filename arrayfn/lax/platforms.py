@@ -16,6 +16,8 @@ from arrayfn.tracing.frames import platform
 
 Function = Callable[..., Any]
 
+# The names of the functions for a platform. Other platforms than CUDA, such as the
+# reference backend, use functions of their own name or of "cpu".
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("cuda", "gpu")}
 
 
@@ -36,7 +38,7 @@ def platform_dependent(
     array([2., 2.])
     """
     current = platform() or device_of(tree.leaves(args)) or "cpu"
-    current = current.partition(":")[0]  # of any GPU
+    current = current.partition(":")[0]  # "cuda" for "cuda:1"
     for name in _NAMES.get(current, (current, "cpu")):
         if name in per_platform:
             return per_platform[name](*args)
@@ -53,13 +55,13 @@ _ARRAYS: Final = (np.ndarray, ImmutableArray)
 
 
 def composite(decomposition: Function, name: str, version: int = 0) -> Function:
-    """Make ``decomposition`` one equation: an ``operator`` called ``name``.
+    """Return a function that calls ``decomposition`` as one equation called ``name``.
 
-    Operands are given by position, and static attributes by name. Attributes that are
-    arrays become operands after the others, in the order of their names. If a kernel is
-    registered for the operator, the kernel computes it. The kernel gets ``attributes``,
-    pairs of name and value, and ``version`` as static arguments. Otherwise,
-    ``decomposition`` computes it.
+    The equation is an ``operator``. Operands are given by position, and static
+    attributes by name. Attributes that are arrays become operands after the others, in
+    the order of their names. If a kernel is registered for the operator, the kernel
+    computes it. The kernel gets ``attributes``, pairs of name and value, and
+    ``version`` as static arguments. Otherwise, ``decomposition`` computes it.
 
     >>> import numpy as np
     >>> import arrayfn as af
@@ -71,16 +73,18 @@ def composite(decomposition: Function, name: str, version: int = 0) -> Function:
     """
 
     def body(operands: Any, attributes: Any = (), version: int = version) -> Any:
+        """Call ``decomposition``; ``operands`` are (arguments, arrays by name)."""
         args, arrays = operands
         return decomposition(*args, **arrays, **dict(attributes))
 
-    made = Operator(body, name, frozenset({"attributes", "version"}))
+    op = Operator(body, name, frozenset({"attributes", "version"}))
 
     @functools.wraps(decomposition)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Sort the keyword arguments into operands (arrays) and static attributes."""
         arrays = {k: v for k, v in kwargs.items() if isinstance(v, _ARRAYS)}
         static = sorted(kwargs.keys() - arrays.keys())
         attributes = tuple((name, kwargs[name]) for name in static)
-        return made((args, arrays), attributes=attributes)
+        return op((args, arrays), attributes=attributes)
 
     return call

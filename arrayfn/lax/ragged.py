@@ -25,9 +25,10 @@ Axes = Sequence[int]
 class RaggedDotDimensionNumbers:
     """The roles of axes in ``ragged_dot_general``.
 
-    ``dot_dimension_numbers`` are those of ``dot_general``: ((contracted of lhs, of
-    rhs), (batch of lhs, of rhs)). ``lhs_ragged_dimensions`` has the axis of lhs that is
-    grouped. ``rhs_group_dimensions`` has the group axis of rhs, or nothing.
+    ``dot_dimension_numbers`` are those of ``dot_general``: ((contracted axes of lhs, of
+    rhs), (batch axes of lhs, of rhs)). ``lhs_ragged_dimensions`` has the one axis of
+    lhs whose indices form groups. ``rhs_group_dimensions`` has the axis of rhs that
+    counts groups, or is empty.
     """
 
     dot_dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -123,7 +124,7 @@ def ragged_dot_general(
     product = _Product(lhs, rhs, group_sizes, ragged_dot_dimension_numbers)
 
     def multiply(x: ArrayLike, y: ArrayLike) -> Array:
-        """The product of two arrays, without groups."""
+        """Multiply arrays without groups, with the roles of axes of ``product``."""
         numbers = product.contracted, product.batch
         return dot_general(
             x,
@@ -135,7 +136,7 @@ def ragged_dot_general(
 
     if product.ragged in product.batch[0]:
         return multiply(lhs, rhs)
-    groups = product.bounds(group_sizes)
+    groups = product.bounds(group_sizes)  # (begins, ends), to scan over
     x_zero, y_zero = ops.scalar(0, product.x.dtype), ops.scalar(0, product.y.dtype)
 
     # Zeros in both operands of a product, so that infinities in other groups affect
@@ -143,20 +144,24 @@ def ragged_dot_general(
     if product.ragged in product.contracted[0]:
 
         def one_group(_: Any, group: tuple[Array, Array]) -> tuple[Any, Array]:
-            """The product of one group's rows."""
-            own = product.members(*group)
-            x = where(own, lhs, x_zero)
-            return (), multiply(x, where(product.as_rhs(own), rhs, y_zero))
+            """Multiply the slices of one group, which is a pair (begin, end)."""
+            mask = product.members(*group)
+            x = where(mask, lhs, x_zero)
+            return (), multiply(x, where(product.as_rhs(mask), rhs, y_zero))
 
         return scan(one_group, (), groups)[1]
 
     def add_group(total: Array, group: tuple[Array, Array, Array]) -> tuple[Array, Any]:
-        """Add the product of one group's rows to the total."""
+        """Add the product of one group to ``total``, at the group's rows.
+
+        ``group`` is (part of rhs, begin, end).
+        """
         part, *bounds = group
-        own = product.members(*bounds)
-        term = multiply(where(own, lhs, x_zero), part)
-        own = product.as_result(own, term.ndim)
-        return total + where(own, term, ops.scalar(0, term.dtype)), None
+        mask = product.members(*bounds)
+        term = multiply(where(mask, lhs, x_zero), part)
+        # In the rows of other groups, 0 times an infinity of ``part`` is NaN.
+        mask = product.as_result(mask, term.ndim)
+        return total + where(mask, term, ops.scalar(0, term.dtype)), None
 
     parts = moveaxis(rhs, product.group, 0)
     wanted = preferred_element_type
@@ -166,9 +171,15 @@ def ragged_dot_general(
 
 
 class _Product:
-    """The axes of a product: ``contracted`` and ``batch`` are pairs, of lhs and rhs.
+    """The operands' types and the roles of axes in a ragged product.
 
-    Where rhs has an axis of groups, they are those of rhs without it.
+    ``x`` and ``y`` are the types of lhs and rhs. ``contracted`` and ``batch`` are pairs
+    of lists of axes, of lhs and of rhs. ``ragged`` is the ragged axis of lhs. ``group``
+    is the axis of rhs that counts groups, and the axes of rhs in the pairs are counted
+    without it. If rhs has no such axis, ``group`` is the number of its axes. ``free``
+    are the free axes of lhs, ``prefix`` the axes of lhs that ``group_sizes`` may have
+    before its last axis, and ``shape`` is the shape of the result with a free ragged
+    axis.
     """
 
     def __init__(
@@ -178,41 +189,52 @@ class _Product:
         group_sizes: ArrayLike,
         numbers: RaggedDotDimensionNumbers,
     ) -> None:
-        given = ("lhs", lhs), ("rhs", rhs), ("group_sizes", group_sizes)
+        """Derive the roles from ``numbers``, and check that they and the sizes fit.
+
+        Raises ArgumentError or ShapeError if they do not.
+        """
+        operands = ("lhs", lhs), ("rhs", rhs), ("group_sizes", group_sizes)
         self.x, self.y, sizes = (
-            ops.type_of_operand(f"ragged_dot: {n}", v) for n, v in given
+            ops.type_of_operand(f"ragged_dot: {n}", v) for n, v in operands
         )
+        # The contracted and the batch axes of lhs (x) and rhs (y).
         (cx, cy), (bx, by) = numbers.dot_dimension_numbers
         _check_roles(numbers, self.x, self.y)
         (self.ragged,) = numbers.lhs_ragged_dimensions
         (self.group,) = numbers.rhs_group_dimensions or (self.y.ndim,)
         self.contracted = (list(cx), self._without_group(cy))
         self.batch = (list(bx), self._without_group(by))
-        self.kept = [a for a in range(self.x.ndim) if a not in (*cx, *bx)]
+        self.free = [a for a in range(self.x.ndim) if a not in (*cx, *bx)]
         # The axes that group_sizes may have in front of the groups.
-        kind = list(cx) if self.ragged in cx else self.kept
+        kind = list(cx) if self.ragged in cx else self.free
         before = kind[: kind.index(self.ragged)] if self.ragged in kind else []
         self.prefix = [*bx, *before]
         self._check_sizes(sizes)
         used = (*cy, *by, self.group)
         rest = [n for a, n in enumerate(self.y.shape) if a not in used]
-        self.shape = (*(self.x.shape[a] for a in (*bx, *self.kept)), *rest)
+        self.shape = (*(self.x.shape[a] for a in (*bx, *self.free)), *rest)
 
     def _without_group(self, axes: Axes) -> list[int]:
-        return [a - (a > self.group) for a in axes]
+        """Renumber axes of rhs for a slice of rhs that lacks the axis ``group``."""
+        return [a - 1 if a > self.group else a for a in axes]
 
     def _check_sizes(self, sizes: ArrayType) -> None:
-        """Raise an error unless the sizes of groups fit the operands."""
+        """Raise an error unless group_sizes (its type is ``sizes``) fits the operands.
+
+        It has integers, of shape (groups,) or (extents of the axes ``prefix``, groups).
+        If rhs has a group axis, this axis has one element for each group. Raises
+        ArgumentError for other dtypes, ShapeError for other shapes.
+        """
         if sizes.dtype not in dtypes.INTEGERS:
             raise ArgumentError(
                 f"ragged_dot: group_sizes must be integers, not {sizes}",
                 user_location(),
             )
-        count = sizes.shape[-1:]
-        each = (*(self.x.shape[a] for a in self.prefix), *count)
-        if not count or (sizes.ndim > 1 and sizes.shape != each):
+        count = sizes.shape[-1:]  # (number of groups,), or () for a scalar
+        full = (*(self.x.shape[a] for a in self.prefix), *count)
+        if not count or (sizes.ndim > 1 and sizes.shape != full):
             raise ShapeError(
-                f"ragged_dot: group_sizes have shape {count or ('g',)} or {each}, not "
+                f"ragged_dot: group_sizes have shape {count or ('g',)} or {full}, not "
                 f"{sizes.shape}",
                 user_location(),
             )
@@ -224,27 +246,39 @@ class _Product:
             )
 
     def bounds(self, group_sizes: ArrayLike) -> tuple[Array, Array]:
-        """Where each group begins and ends: (g, ...), with the axes in front."""
+        """Return the positions at which the groups begin, and those at which they end.
+
+        ``group_sizes`` is (..., groups), and both results are (groups, ...).
+        """
         ends = cumsum(group_sizes, axis=-1)
         begins = ends - group_sizes
         return moveaxis(begins, -1, 0), moveaxis(ends, -1, 0)
 
     def members(self, begin: Array, end: Array) -> Array:
-        """Whether elements are of the group from row ``begin`` to ``end``.
+        """Return which indices of the ragged axis lie in [begin, end), as bools.
 
-        The result has the axes of lhs, with extent 1 where it does not matter.
+        ``begin`` and ``end`` are scalars, or have an axis for each axis of ``prefix``.
+        The result broadcasts with lhs: it has the extents of the ragged axis and of the
+        axes of ``begin``, and extent 1 along other axes.
         """
-        places = [1] * self.x.ndim
-        places[self.ragged] = self.x.shape[self.ragged]
-        rows = reshape(arange(self.x.shape[self.ragged], dtype=begin.dtype), places)
+        along_ragged = [1] * self.x.ndim
+        along_ragged[self.ragged] = self.x.shape[self.ragged]
+        numbers = arange(self.x.shape[self.ragged], dtype=begin.dtype)
+        rows = reshape(numbers, along_ragged)
         if begin.ndim:
+            # The axes of begin are in the order of prefix. Put them in that of lhs.
             extents = [n if a in self.prefix else 1 for a, n in enumerate(self.x.shape)]
             order = sorted(range(len(self.prefix)), key=lambda k: self.prefix[k])
             begin, end = (reshape(v.transpose(order), extents) for v in (begin, end))
         return (rows >= begin) & (rows < end)
 
-    def as_rhs(self, own: Array) -> Array:
-        """``own``, the members along the axes of lhs, along those of rhs."""
+    def as_rhs(self, mask: Array) -> Array:
+        """Rearrange ``mask``, a result of ``members``, so that it broadcasts with rhs.
+
+        Contracted and batch axes move to their places in rhs. The free axes of lhs,
+        along which ``mask`` has extent 1, disappear.
+        """
+        # The axis of lhs that corresponds to each axis of rhs.
         pairs = dict(
             zip(
                 (*self.contracted[1], *self.batch[1]),
@@ -253,31 +287,36 @@ class _Product:
             )
         )
         axes = [pairs[a] for a in sorted(pairs)]
-        turned = own.transpose((*axes, *self.kept))
-        shape = [own.shape[pairs[a]] if a in pairs else 1 for a in range(self.y.ndim)]
-        return reshape(turned, shape)
+        reordered = mask.transpose((*axes, *self.free))
+        shape = [mask.shape[pairs[a]] if a in pairs else 1 for a in range(self.y.ndim)]
+        return reshape(reordered, shape)
 
-    def as_result(self, own: Array, ndim: int) -> Array:
-        """``own``, the members along the axes of lhs, along those of a product.
+    def as_result(self, mask: Array, ndim: int) -> Array:
+        """Rearrange ``mask``, a result of ``members``, to broadcast with a product.
 
-        It has ``ndim`` axes.
+        The product has ``ndim`` axes: batch axes, free axes of lhs, free axes of rhs.
+        Contracted axes, along which ``mask`` has extent 1, disappear.
         """
-        turned = own.transpose((*self.batch[0], *self.kept, *self.contracted[0]))
-        count = len(self.batch[0]) + len(self.kept)
-        return reshape(turned, (*turned.shape[:count], *[1] * (ndim - count)))
+        reordered = mask.transpose((*self.batch[0], *self.free, *self.contracted[0]))
+        count = len(self.batch[0]) + len(self.free)
+        return reshape(reordered, (*reordered.shape[:count], *[1] * (ndim - count)))
 
 
 def _check_roles(
     numbers: RaggedDotDimensionNumbers, x: ArrayType, y: ArrayType
 ) -> None:
-    """Raise ArgumentError unless the ragged axis and that of groups are such."""
+    """Raise ArgumentError unless the ragged axis and the group axis are valid.
+
+    lhs (type ``x``) has one ragged axis. rhs (type ``y``) has one group axis if the
+    ragged axis is free, and none if it is contracted or batch.
+    """
     (cx, cy), (bx, by) = numbers.dot_dimension_numbers
     ragged, group = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
-    is_kept = not {*cx, *bx}.intersection(ragged)
+    is_free = not {*cx, *bx}.intersection(ragged)
     if (
         len(ragged) != 1
         or not 0 <= ragged[0] < x.ndim
-        or len(group) != is_kept
+        or len(group) != (1 if is_free else 0)
         or not all(0 <= a < y.ndim and a not in (*cy, *by) for a in group)
     ):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""``rng_bit_generator``: random bits from four words of state, as XLA's."""
+"""``rng_bit_generator``: random bits from four words of state, as in XLA."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ def rng_bit_generator(
     dtype: DTypeLike = np.uint32,
     algorithm: RandomAlgorithm | str = RandomAlgorithm.RNG_DEFAULT,
 ) -> tuple[Array, Array]:
-    """Make random bits of an unsigned ``dtype`` in ``shape``, and the next key.
+    """Make random bits in an array of ``shape``, and return (next key, bits).
 
-    ``key`` has four uint32 words: two of a key, and two of a counter, the low word
-    first. Two uint64 words are also accepted. The bits are those of XLA's
-    RNG_THREE_FRY: Threefry-2x32, Salmon et al. (SC 2011). ``arrayfn.random`` makes
-    random bits from keys.
+    The bits have ``dtype``, an unsigned integer. ``key`` has shape (4,) and dtype
+    uint32: two words of a Threefry key, and two of a counter, the low word first. A key
+    of two uint64 words is also accepted. The next key has the same form, and a higher
+    counter. The bits are those of XLA's RNG_THREE_FRY: Threefry-2x32, Salmon et al. (SC
+    2011). ``arrayfn.random`` makes random bits from keys.
 
-    Raises ArgumentError for RNG_PHILOX, ShapeError or DTypeError for other keys.
+    Raises ArgumentError for RNG_PHILOX, ShapeError or DTypeError for other keys and
+    dtypes.
 
     >>> key, bits = rng_bit_generator(np.array([1, 2, 3, 4], np.uint32), (2,))
     >>> key, bits
@@ -76,6 +78,7 @@ def rng_bit_generator(
     words = [ops.convert(key[k], dtypes.uint64) for k in range(type.shape[0])]
     counter = words[1] if wide else words[2] | (words[3] << 32)
     keys = _halves(words[0]) if wide else (key[0], key[1])
+    # Threefry makes blocks of two 32-bit words. A uint64 takes both words.
     blocks = size if wanted == dtypes.uint64 else (size + 1) // 2
     following = counter + np.uint64(blocks)
     low, high = _halves(following)
@@ -86,7 +89,8 @@ def rng_bit_generator(
         first, second = _blocks(keys, counter, extents)
         bits = ops.convert(first, wanted) | (ops.convert(second, wanted) << 32)
         return updated, bits
-    # The two words of a block are neighbours along the first even axis.
+    # As in XLA, the two words of a block are neighbours along the first even axis. If
+    # all extents are odd, the longest axis gets one element more, which is dropped.
     even = [k for k, n in enumerate(extents) if n % 2 == 0]
     if even or not extents:
         axis = even[0] if even else 0
@@ -105,20 +109,21 @@ def rng_bit_generator(
 
 
 def _halves(word: Array) -> tuple[Array, Array]:
-    """The low and the high 32 bits of ``word``, an array of uint64."""
+    """Return the low and the high 32 bits of ``word`` (uint64) as uint32 arrays."""
     low = ops.convert(word & np.uint64(0xFFFFFFFF), dtypes.uint32)
     return low, ops.convert(word >> np.uint64(32), dtypes.uint32)
 
 
 def _blocks(keys: Any, counter: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Both words of a block for each element of ``shape``, from ``counter`` on.
+    """Return the two words of one Threefry block for each element of ``shape``.
 
-    ``keys`` are the two uint32 words of the Threefry key.
+    Element i, in row-major order, encrypts ``counter`` + i. ``keys`` are the two uint32
+    words of the Threefry key.
     """
     steps = anp.reshape(anp.arange(math.prod(shape), dtype=dtypes.uint64), shape)
     low, high = _halves(counter + steps)
-    given = [anp.broadcast_to(key, shape) for key in keys]
+    key_words = [anp.broadcast_to(key, shape) for key in keys]
     return (
-        apply(threefry2x32_0, *given, low, high),
-        apply(threefry2x32_1, *given, low, high),
+        apply(threefry2x32_0, *key_words, low, high),
+        apply(threefry2x32_1, *key_words, low, high),
     )

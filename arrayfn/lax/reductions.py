@@ -40,8 +40,10 @@ def reduce(
     """Reduce ``operands`` (a pytree) over ``dimensions`` by ``computation``.
 
     ``computation`` combines two such pytrees elementwise. It must be associative and
-    commutative, and ``init_values`` must be its identity. The reduction is a tree of
-    log2(n) steps, each combining the two halves of an axis.
+    commutative, and ``init_values`` (a pytree of scalars) must be its identity. The
+    result is a pytree of arrays without the axes ``dimensions``, in the dtypes of the
+    operands. Each axis is reduced in log2(n) steps, which combine the two halves of the
+    axis. Raises ArgumentError if the pytrees' structures differ.
     """
     leaves, structure = tree.flatten(operands)
     inits = tree.leaves(init_values)
@@ -58,21 +60,25 @@ def reduce(
     ]
 
     def combined(first: list[Any], second: list[Any]) -> list[Any]:
-        """``computation`` of flat leaves."""
-        made = computation(
+        """Call ``computation`` with flat leaves, and return the leaves of its result.
+
+        Raises ArgumentError if the result has another structure.
+        """
+        result = computation(
             tree.unflatten(structure, first), tree.unflatten(structure, second)
         )
-        if tree.structure(made) != structure:
+        if tree.structure(result) != structure:
             raise ArgumentError(
                 f"reduce: computation combines operands of the structure {structure}, "
-                f"but gave {tree.structure(made)}",
+                f"but gave {tree.structure(result)}",
                 user_location(),
             )
-        return tree.leaves(made)
+        return tree.leaves(result)
 
     values = [ops.as_array(x) for x in leaves]
-    if not axes:
+    if not axes:  # the initial value enters each result
         values = [ops.as_array(v) for v in combined(starts, values)]
+    # From the last axis to the first, so that the numbers of the others stay valid.
     for axis in reversed(axes):
         values = _halved([moveaxis(v, axis, -1) for v in values], starts, combined)
     return tree.unflatten(structure, values)
@@ -83,11 +89,16 @@ def _halved(
     inits: list[Array],
     combined: Callable[[list[Any], list[Any]], list[Any]],
 ) -> list[Array]:
-    """``values`` reduced along their last axes."""
+    """Reduce each array of ``values`` over its last axis, by ``combined``.
+
+    Each step combines the first and the second half of the axis. ``inits`` are the
+    identities of ``combined``; one is appended if the extent is odd.
+    """
     shape = values[0].shape
     last = len(shape) - 1
 
     def filled(count: int) -> list[Array]:
+        """Return each identity, repeated ``count`` times along the last axis."""
         return [ops.full(v, (*shape[:-1], count), v.dtype) for v in inits]
 
     if shape[-1] == 0:
@@ -102,19 +113,26 @@ def _halved(
         first = [slice_along(v, 0, half, last) for v in values]
         second = [slice_along(v, half, extent, last) for v in values]
         values = combined(first, second)
+    # The initial value enters each result, even if it is not an identity.
     final = combined([f[..., 0] for f in filled(1)], [v[..., 0] for v in values])
     return [ops.as_array(v) for v in final]
 
 
 def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits that are set in an odd number of elements over ``axes``."""
+    """Return the bits that are set in an odd number of elements over ``axes``.
+
+    The result lacks ``axes`` and has the dtype of ``operand``, an integer or bool.
+    """
     dtype = ops.type_of_operand("reduce_xor", operand).dtype
-    nothing = np.zeros((), dtype)
-    return reduce(operand, nothing, bitwise_xor, axes)
+    identity = np.zeros((), dtype)
+    return reduce(operand, identity, bitwise_xor, axes)
 
 
 def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """The running log-sum-exp. ``reverse`` begins at the end."""
+    """Return the running log-sum-exp along ``axis``, in the shape of ``operand``.
+
+    Element k is log(exp(x[0]) + ... + exp(x[k])). ``reverse`` begins at the end.
+    """
     return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)
 
 
@@ -122,7 +140,10 @@ def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Ar
 
 
 def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The upper half of the bits of the product of integers x and y.
+    """Return the upper half of the bits of the product of integers x and y.
+
+    For 32-bit integers, these are bits 32 to 63 of the 64-bit product, as an integer of
+    the operands' dtype. Raises DTypeError for other dtypes.
 
     >>> import numpy as np
     >>> mulhi(np.int32(2**30), np.int32(8))
@@ -146,21 +167,24 @@ def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
-    """The upper 64 bits of the product of two int64 or uint64 arrays, ``x`` and ``y``.
+    """Return the upper 64 bits of the products of ``x`` and ``y``, int64 or uint64.
 
-    By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1).
+    The method multiplies parts of 32 bits (Knuth, The Art of Computer Programming 2,
+    4.3.1).
     """
     u64 = dtypes.uint64
     a, b = (ops.convert(v, u64) for v in (x, y))
     low = np.asarray(0xFFFFFFFF, u64)
     half = np.asarray(32, u64)
+    # a = a1 2**32 + a0 and b = b1 2**32 + b0. No sum below overflows 64 bits.
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
     middle = a1 * b0 + ((a0 * b0) >> half)
     rest = (middle & low) + a0 * b1
     upper = a1 * b1 + (middle >> half) + (rest >> half)
     if dtype == u64:
         return upper
-    # Two's complement: subtract the other operand if one is negative.
+    # A negative x stands for a = x + 2**64, which adds 2**64 b to the product; so
+    # subtract b from the upper half. The same holds for y.
     zero = np.asarray(0, u64)
     upper = upper - where(x < 0, b, zero) - where(y < 0, a, zero)
     return ops.convert(upper, dtype)
@@ -169,11 +193,12 @@ def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
 def reduce_precision(
     operand: ArrayLike, exponent_bits: int, mantissa_bits: int
 ) -> Array:
-    """Round ``operand`` to a float of that many bits, and keep its dtype.
+    """Round ``operand`` to a float with fewer bits, and keep its shape and dtype.
 
-    Ties are rounded to even. Numbers that are too large become infinite, and subnormal
-    numbers become 0. The derivative is that of the identity, but tangents and
-    cotangents are rounded in the same way.
+    The float has ``exponent_bits`` and ``mantissa_bits``. Ties are rounded to even.
+    Numbers that are too large become infinite, and subnormal numbers become 0. The
+    derivative is that of the identity, but tangents and cotangents are rounded in the
+    same way. Raises ArgumentError for less than 1 bit of exponent or 0 of mantissa.
     """
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ArgumentError(
@@ -183,18 +208,25 @@ def reduce_precision(
 
     @custom_jvp
     def rounded(v: Array) -> Array:
+        """Round the primal value."""
         return _rounded(v, exponent_bits, mantissa_bits)
 
     def alike(_: Any, t: Array) -> Array:
+        """Round a tangent or cotangent; the first argument is an empty residual."""
         return _rounded(t, exponent_bits, mantissa_bits)
 
     def tangent(primals: Any, tangents: Any) -> Any:
+        """Return the rounded primal and the rounded tangent.
+
+        Rounding is not linear, but ``linear_call`` treats it as its own transpose.
+        """
         return rounded(primals[0]), linear_call(alike, alike, (), tangents[0])
 
     rounded.defjvp(tangent)
     return rounded(ops.as_array(ops.as_floating("reduce_precision", operand)))
 
 
+# The integer type of the same size, and the bits of exponent and mantissa.
 _FORMATS = {
     dtypes.float32: (dtypes.int32, 8, 23),
     dtypes.float64: (dtypes.int64, 11, 52),
@@ -202,9 +234,11 @@ _FORMATS = {
 
 
 def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """x rounded to so many bits of exponent and mantissa, to nearest, ties to even.
+    """Round x to a float with these bits of exponent and mantissa, ties to even.
 
-    What is too large becomes infinite, and what is too small becomes 0.
+    Numbers that are too large become infinite, numbers that would be subnormal become
+    0, and NaN stays NaN. The result has the dtype of x. Raises DTypeError unless x is
+    real.
     """
     dtype = ops.type_of_operand("reduce_precision", x).dtype
     if dtype not in dtypes.FLOATS:
@@ -212,11 +246,12 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
     integer, own_exponent, own_mantissa = _FORMATS[wide.dtype]
     bits = apply(conversion.bitcast, wide, dtype=integer)
-    sign = bits & np.asarray(np.iinfo(integer).min, integer)
+    sign = bits & np.asarray(np.iinfo(integer).min, integer)  # only the highest bit
     size = bits ^ sign
     lost = own_mantissa - mantissa_bits
     if lost > 0:
-        # Half an ulp minus one, plus one if the last bit is odd.
+        # Add half an ulp minus one, plus one if the last bit that stays is odd. Then
+        # clear the bits that are lost. A carry moves into the exponent, as it should.
         odd = (size >> lost) & 1
         size = size + odd + ((1 << (lost - 1)) - 1)
         size = size & ~((1 << lost) - 1)
@@ -230,11 +265,18 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     value = apply(
         conversion.bitcast, ops.convert(size | sign, integer), dtype=wide.dtype
     )
-    return ops.convert(where(wide == wide, value, wide), dtype)
+    is_number = wide == wide  # False for NaN
+    return ops.convert(where(is_number, value, wide), dtype)
 
 
 def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
-    """Select each element from the case whose number is in ``which``."""
+    """Select each element from the case whose number is in ``which``.
+
+    ``which`` has integers, or bools for two cases, and is a scalar or has the shape of
+    the cases. The cases have one shape and dtype, those of the result. Numbers that are
+    too large select the last case, negative ones the first. Raises ArgumentError if
+    there is no case, or more than two for a bool, and ShapeError if the shapes differ.
+    """
     if not cases:
         raise ArgumentError("select_n takes at least one case", user_location())
     values = typed("select_n", *cases)
@@ -250,6 +292,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
             f"select_n: {type} does not choose among cases of shape {shape}",
             user_location(),
         )
+    # From the last case to the first: case k replaces later ones where which <= k.
     result = ops.as_array(values[-1])
     for number in range(len(values) - 2, -1, -1):
         chosen = ~which if type.dtype == dtypes.bool_ else which <= number
@@ -270,10 +313,12 @@ class FftType(Enum):
 
 
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """Transform the last axes; ``fft_lengths`` has one length for each.
+    """Transform the last axes of x; ``fft_lengths`` has one length for each.
 
     The lengths must be the extents of the axes. For "irfft" they are the extents of the
-    result. The functions of ``arrayfn.numpy.fft`` pad and truncate.
+    result, so the last axis of x has n // 2 + 1 elements for a length n. Raises
+    ShapeError for other extents. Results are complex, but those of "irfft" are real.
+    The functions of ``arrayfn.numpy.fft`` pad and truncate instead.
     """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
     lengths = tuple(ops.whole(n) for n in fft_lengths)

@@ -31,22 +31,29 @@ tile = also_takes(operand="A")(anp.tile)
 
 
 def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: str | None = None) -> Array:
-    """Matrix products; ``lhs`` and ``rhs`` have the same leading axes."""
+    """Multiply matrices (..., m, k) by (..., k, n), with the same leading axes.
+
+    The result is (..., m, n), in the dtype to which the operands promote. ``precision``
+    is that of ``dot_general``.
+    """
     return matmul(lhs, rhs, precision=precision)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
-    """The slices of x along ``axis``, without that axis."""
+    """Return the slices of x along ``axis`` as a tuple of arrays without that axis."""
     return anp.unstack(x, axis=axis)
 
 
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
-    """Broadcast ``arr`` to the shape of ``like_arr``."""
+    """Broadcast ``arr`` to the shape of ``like_arr``; the dtype of ``arr`` stays."""
     return broadcast_to(arr, ops.type_of_operand("broadcast_like", like_arr).shape)
 
 
 def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
-    """Add leading axes of extent 1 to x, up to ``rank`` axes."""
+    """Add leading axes of extent 1 to x, so that it has ``rank`` axes.
+
+    Raises ShapeError if x has more axes.
+    """
     shape = ops.type_of_operand("broadcast_to_rank", x).shape
     missing = rank - len(shape)
     if missing < 0:
@@ -60,15 +67,22 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
 def collapse(
     operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """Merge the axes of ``operand`` from start to stop (exclusive; None: the end)."""
+    """Merge the axes of ``operand`` from start to stop (exclusive; None: the end).
+
+    Negative positions count from the end, as in slices. The merged axis has the product
+    of their extents.
+    """
     shape = ops.type_of_operand("collapse", operand).shape
+    # indices() resolves negative positions and None.
     low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
     middle = math.prod(shape[low:high])
     return reshape(operand, (*shape[:low], middle, *shape[max(high, low) :]))
 
 
 def dtype(x: ArrayLike | DTypeLike) -> DType:
-    """The data type of x; a Python number has its default type.
+    """Return the dtype of an array or number x, or the dtype that x names.
+
+    A Python number has its default dtype.
 
     >>> dtype(1.5), dtype("float32")
     (dtype('float64'), dtype('float32'))
@@ -79,7 +93,7 @@ def dtype(x: ArrayLike | DTypeLike) -> DType:
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
-    """An array of zeros, which is float64 if no dtype is given."""
+    """Return an array of zeros of ``shape``, which is float64 if no dtype is given."""
     wanted = dtypes.float64 if dtype is None else dtypes.canonical(dtype)
     return ops.full(0, ops.as_shape("empty", tuple(shape)), wanted)
 
@@ -90,7 +104,11 @@ def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
 def index_in_dim(
     operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True
 ) -> Array:
-    """The slice at position ``index`` along ``axis``."""
+    """Return the slice at position ``index`` along ``axis``, an int.
+
+    A negative index counts from the end. With ``keepdims``, the result keeps the axis,
+    with extent 1. Raises AxisError if the index or the axis is out of bounds.
+    """
     shape = ops.type_of_operand("index_in_dim", operand).shape
     place = ops.normalize_axis("index_in_dim", axis, len(shape))
     position = ops.normalize_axis("index_in_dim", index, shape[place])
@@ -99,9 +117,10 @@ def index_in_dim(
 
 
 def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:
-    """Take ``src`` at arrays of indices along ``axes``.
+    """Take elements of ``src`` at arrays of indices along ``axes``.
 
-    The axis of the indices comes first in the result.
+    ``idxs`` has an array of indices for each axis; they are (n,) and are used together,
+    as in NumPy's src[i, j]. The result is (n, ...), with the other axes of ``src``.
     """
     type = ops.type_of_operand("index_take", src)
     places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
@@ -109,9 +128,10 @@ def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -
     if len(wanted) == 1:
         ((place, one),) = wanted.items()
         return np.moveaxis(_take(src, one, place), place, 0)
+    # Move the indexed axes to the front, so that one index expression selects them.
     order = [*places, *(k for k in range(type.ndim) if k not in wanted)]
-    moved = np.transpose(ops.as_array(src), order)
-    return moved[tuple(wanted[place] for place in places)]
+    transposed = np.transpose(ops.as_array(src), order)
+    return transposed[tuple(wanted[place] for place in places)]
 
 
 def dynamic_update_index_in_dim(
@@ -122,7 +142,12 @@ def dynamic_update_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Copy ``operand``, and replace the slice at ``index`` along ``axis``."""
+    """Copy ``operand``, and replace the slice at ``index`` along ``axis``.
+
+    ``update`` has the shape of the slice, with or without ``axis``, and is converted to
+    the dtype of ``operand``. ``index`` may be traced. It is moved inside if it is out
+    of bounds (see ``dynamic_update_slice``).
+    """
     type = ops.type_of_operand("dynamic_update_index_in_dim", operand)
     place = ops.normalize_axis("dynamic_update_index_in_dim", axis, type.ndim)
     new = ops.as_array(ops.convert(update, type.dtype))
@@ -134,9 +159,9 @@ def dynamic_update_index_in_dim(
 
 
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """Split ``operand`` along ``axis`` into parts of ``sizes``.
+    """Split ``operand`` along ``axis``, and return a list of parts of ``sizes``.
 
-    The sizes must add up to the extent of the axis.
+    Raises ShapeError if the sizes do not add up to the extent of the axis.
     """
     shape = ops.type_of_operand("split", operand).shape
     place = ops.normalize_axis("split", axis, len(shape))

@@ -1,7 +1,7 @@
 """Series and continued fractions: loops over arrays until all elements converge.
 
-All is computed in float64: the rounding errors of a hundred iterations in float32 would
-be too large.
+Everything is computed in float64, because the rounding errors of a hundred iterations
+in float32 would be too large.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _STEPS_AFTER = 6
 
 
 def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
-    """The convergent sum first * (1 + ratio(1) * (1 + ratio(2) * (...))).
+    """Return the sum first * (1 + ratio(1) * (1 + ratio(2) * (...))), elementwise.
 
-    ``ratio(n)`` is the ratio of term n to the one before, for a float64 scalar n.
+    ``ratio(n)`` is the ratio of term n to term n - 1, for a float64 scalar n. The loop
+    stops when no element changes, or after 100,000 terms.
     """
 
     def step(state: Any) -> Any:
-        """Add a term; the last part says whether one of the sums still changes."""
+        """Add a term to the state (n, term, total, whether a sum still changes)."""
         n, term, total, _ = state
         term = term * ratio(n)
         total = total + term
@@ -48,13 +49,17 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
 def continued_fraction(
     whole: Array, part: Callable[[Any], tuple[Array, Array]]
 ) -> Array:
-    """whole + a1 / (b1 + a2 / (b2 + ...)), where ``part(n)`` returns (an, bn).
+    """Return whole + a1 / (b1 + a2 / (b2 + ...)), where ``part(n)`` returns (an, bn).
 
-    Modified Lentz's algorithm (Thompson and Barnett, 1986).
+    The method is Lentz's modified algorithm (Thompson and Barnett, 1986). The loop
+    stops when no element changes for six steps, or after 100,000 steps.
     """
 
     def step(state: Any) -> Any:
-        """One step of Lentz's method; counts the steps in which nothing changes."""
+        """Multiply the value by c * d, the ratio of two successive approximants.
+
+        The state is (n, value, c, d, steps without a change).
+        """
         n, value, c, d, converged_steps = state
         a, b = part(n)
         d = 1.0 / _not_zero(b + a * d)
@@ -77,4 +82,5 @@ def continued_fraction(
 
 
 def _not_zero(x: Array) -> Array:
+    """Replace elements of x that are nearly 0 by a tiny number, to divide by."""
     return anp.where(anp.abs(x) < TINY, TINY, x)

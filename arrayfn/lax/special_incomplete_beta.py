@@ -15,19 +15,21 @@ from arrayfn.tracing import apply
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
+# The coefficients of Stirling's series for lgamma(x): of 1 / x, 1 / x**3, ...
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @quiet
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized incomplete beta function.
+    """Return the regularized incomplete beta function, elementwise.
 
     It is the integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, divided by the
     integral from 0 to 1. It is defined for positive a and b and x in [0, 1], and has
-    limits if a or b is 0 or infinite. Elsewhere it is NaN. The method is the continued
-    fraction of DiDonato and Morris (Algorithm 708, 1992, equation 9). The derivatives
-    with respect to a and b are those of the fraction.
+    limits if a or b is 0 or infinite. Elsewhere it is NaN. The operands are broadcast.
+    They are computed in float64, and the result has the operands' floating-point dtype.
+    The method is the continued fraction of DiDonato and Morris (Algorithm 708, 1992,
+    equation 9). The derivatives with respect to a and b are those of the fraction.
 
     >>> betainc(2.0, 3.0, 0.5)
     array(0.6875)
@@ -37,16 +39,20 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 
 def log_beta(a: Array, b: Array) -> Array:
-    """log(gamma(a) gamma(b) / gamma(a + b)) for positive float64 arrays."""
+    """Return log(gamma(a) gamma(b) / gamma(a + b)) for positive float64 arrays."""
     return _log_beta(a, b)
 
 
 @custom_jvp
 def _log_beta(a: Array, b: Array) -> Array:
-    """The logarithm of the beta function for positive a and b."""
+    """Compute ``log_beta``, without cancellation between large logarithms.
+
+    If an operand is 10 or more, differences of lgamma are replaced by differences of
+    Stirling's series, in which the large terms are already cancelled.
+    """
     small, large = anp.minimum(a, b), anp.maximum(a, b)
     plain = (_lgamma(small) - _lgamma(small + large)) + _lgamma(large)
-    # The logarithms of large numbers cancel: use differences of Stirling's series.
+    # Where the formulas below do not apply, give them the harmless operand 10.
     wide = anp.where(large >= _ASYMPTOTIC, large, _ASYMPTOTIC)
     ratio = small / wide
     tail = _correction(wide) - _correction(small + wide)
@@ -67,11 +73,14 @@ def _log_beta(a: Array, b: Array) -> Array:
     return anp.where(small >= _ASYMPTOTIC, both_large, value)
 
 
-_ASYMPTOTIC = 10.0
+_ASYMPTOTIC = 10.0  # From here on, Stirling's series is accurate.
 
 
 def _correction(x: Array) -> Array:
-    """lgamma(x) minus (x - 1/2) log(x) - x + log(2 pi) / 2, for x >= 10."""
+    """Return lgamma(x) - ((x - 1/2) log(x) - x + log(2 pi) / 2), for x >= 10.
+
+    This is the sum of Stirling's series, by Horner's rule in 1 / x**2.
+    """
     inverse = 1.0 / x
     square = inverse * inverse
     total: Any = _STIRLING[-1]
@@ -82,35 +91,38 @@ def _correction(x: Array) -> Array:
 
 @_log_beta.defjvp
 def _log_beta_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative, by digamma."""
+    """Return the value and its tangent; derivatives of lgamma are digamma."""
     (a, b), (da, db) = primals, tangents
     both = _digamma(a + b)
     slope = (_digamma(a) - both) * da + (_digamma(b) - both) * db
-    return _log_beta.function(a, b), slope
+    return _log_beta.function(a, b), slope  # the formula, without this rule
 
 
 def _lgamma(x: Array) -> Array:
+    """Apply the primitive ``lgamma``, log(abs(gamma(x)))."""
     return apply(special.lgamma, x)
 
 
 def _digamma(x: Array) -> Array:
+    """Apply the primitive ``digamma``, the derivative of lgamma."""
     return apply(special.digamma, x)
 
 
 def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
-    """The fraction whose product with x**a y**b / B(a, b) is betainc; y = 1 - x.
+    """Return betainc(a, b, x) divided by x**a y**b / B(a, b), where y = 1 - x.
 
-    ``lam`` is a - (a + b) x, computed exactly (``_distance``).
+    This factor is a continued fraction. ``lam`` is a - (a + b) x, computed exactly by
+    ``_distance``.
     """
 
     def denominator(n: Any, before: Array, after: Array) -> Array:
-        """The fraction's denominator n."""
+        """Return denominator n; before = a + 2n - 1, after = a + 2n + 1."""
         return (
             n + n * (b - n) * x / before + (a + n) / after * (lam + 1.0 + n * (1.0 + y))
         )
 
     def part(n: Any) -> tuple[Array, Array]:
-        """The fraction's numerator and denominator n."""
+        """Return numerator and denominator n of the fraction."""
         before, after = a + (2.0 * n - 1.0), a + (2.0 * n + 1.0)
         top = (a + (n - 1.0)) * (a + b + (n - 1.0)) * n * (b - n) * x * x
         return top / (before * before), denominator(n, before, after)
@@ -119,16 +131,20 @@ def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
 
 
 def _distance(a: Array, b: Array, x: Array) -> Array:
-    """a - (a + b) x from exact parts, as it nearly cancels for x near the mean."""
+    """Return a - (a + b) x with a small relative error.
+
+    The terms nearly cancel for x near the mean a / (a + b). So the products are split
+    into rounded values and exact errors, and the errors are subtracted last.
+    """
     by_a, low_a = _product(a, x)
     by_b, low_b = _product(b, x)
     first = a - by_a
-    rest = (a - first) - by_a
+    rest = (a - first) - by_a  # the rounding error of ``first``
     return (first - by_b) + (rest - low_a - low_b)
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """x y and its rounding error (Dekker, 1971)."""
+    """Return the rounded product x y and its exact rounding error (Dekker, 1971)."""
     (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
     product = x * y
     crossed = (x_high * y_high - product) + x_high * y_low + x_low * y_high
@@ -136,8 +152,11 @@ def _product(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """x as a sum of two numbers with half of its bits each (Veltkamp's splitting)."""
-    scaled = x * _SPLIT
+    """Return high and low with x = high + low, each with half of the bits of x.
+
+    The method is Veltkamp's splitting. Products of such parts have no rounding error.
+    """
+    scaled = x * _SPLIT  # 2**27 + 1: float64 has 53 bits
     high = scaled - (scaled - x)
     return high, x - high
 
@@ -148,9 +167,10 @@ _SPLIT = 2.0**27 + 1.0
 def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
     """Compute x**a (1 - x)**b / B(a, b).
 
-    For large ``a`` and ``b`` the large parts of the logarithms cancel. Then it is
-    computed from the distance of x from the mean: ``lam``, which is a - (a + b) x
-    without cancellation (``_distance``). The method is BRCOMP of DiDonato and Morris.
+    ``lam`` is a - (a + b) x, computed without cancellation by ``_distance``: a + b
+    times the distance of x below the mean a / (a + b). If ``a`` and ``b`` are both 10
+    or more, the large parts of the logarithms cancel, and the value is computed from
+    ``lam``. The method is BRCOMP of DiDonato and Morris.
     """
     log_x, log_y = anp.log(x), anp.log1p(-x)
     plain = anp.exp(a * log_x + b * log_y - _log_beta(a, b))
@@ -158,6 +178,8 @@ def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
     c, d = anp.where(large, a, _ASYMPTOTIC), anp.where(large, b, _ASYMPTOTIC)
     gap = anp.where(large, lam, 0.0)
     total = c + d
+    # x = (c - gap) / total and 1 - x = (d + gap) / total, so that log(x total / c) is
+    # log(1 - gap / c). ``far_c`` and ``far_d`` are u - log(1 + u) for large u.
     far_c = -gap / c - (log_x - anp.log(c / total))
     far_d = gap / d - (log_y - anp.log(d / total))
     exponent = c * _less_log(-gap / c, far_c) + d * _less_log(gap / d, far_d)
@@ -167,7 +189,10 @@ def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
 
 
 def _less_log(x: Array, far: Array) -> Array:
-    """x - log(1 + x), for |x| up to 0.6 by the series of atanh, else ``far``."""
+    """Return x - log(1 + x), without cancellation for |x| <= 0.6; else ``far``.
+
+    With r = x / (x + 2), log(1 + x) = 2 atanh(r), which is a power series in r.
+    """
     near = anp.abs(x) <= 0.6
     small = anp.where(near, x, 0.0)
     ratio = small / (small + 2.0)
@@ -183,15 +208,17 @@ _LOG_TERMS = 20
 
 
 def tails(a: Array, b: Array, x: Array) -> tuple[Array, Array]:
-    """betainc(a, b, x) and 1 minus it, inside the domain: the smaller one is accurate.
+    """Return betainc(a, b, x) and 1 - betainc(a, b, x), inside the domain.
 
-    The fraction is taken on the side of the mean on which it converges.
+    The smaller of the two is accurate. The fraction converges for x below the mean.
+    Above it, betainc(a, b, x) = 1 - betainc(b, a, 1 - x) is used.
     """
     swapped = x > a / (a + b)
     lam = _distance(a, b, x)
     first, second = anp.where(swapped, b, a), anp.where(swapped, a, b)
     y = 1.0 - x
     low, high = anp.where(swapped, y, x), anp.where(swapped, x, y)
+    # b - (a + b) (1 - x) = -(a - (a + b) x)
     side = anp.where(swapped, -lam, lam)
     fraction = _fraction(first, second, low, high, side)
     part = _density(a, b, x, lam) * fraction
@@ -200,21 +227,29 @@ def tails(a: Array, b: Array, x: Array) -> tuple[Array, Array]:
 
 
 def _value(a: Array, b: Array, x: Array) -> Array:
+    """Return betainc(a, b, x) inside the domain."""
     return tails(a, b, x)[0]
 
 
 def logit_density(a: Array, b: Array, x: Array) -> Array:
-    """The derivative of betainc by the logit of x: x**a (1 - x)**b / B(a, b)."""
+    """Return the derivative of betainc with respect to log(x / (1 - x)).
+
+    It is x**a (1 - x)**b / B(a, b).
+    """
     return _density(a, b, x, _distance(a, b, x))
 
 
 def _inside(a: Array, b: Array, x: Array) -> Array:
+    """Return where a and b are positive and finite, and 0 < x < 1."""
     finite = anp.isfinite(a) & anp.isfinite(b)
     return finite & (a > 0) & (b > 0) & (x > 0) & (x < 1)
 
 
 def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
-    """The operands inside the domain, and some that are in it elsewhere."""
+    """Return the operands inside the domain, and (1, 1, 0.5) elsewhere.
+
+    The callers replace the results that are computed from (1, 1, 0.5).
+    """
     inside = _inside(a, b, x)
     return (
         anp.where(inside, a, 1.0),
@@ -225,9 +260,12 @@ def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
 
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
-    """betainc(a, b, x), with its limits on the border; NaN outside of the domain."""
+    """Compute betainc(a, b, x), with its limits on the border and NaN outside.
+
+    The border is x = 0 or 1, and a or b 0 or infinite.
+    """
     value = anp.where(_inside(a, b, x), _value(*_safe(a, b, x)), math.nan)
-    # All probability is at 0, or at 1.
+    # In the limits, all probability is at t = 0 (``low``) or at t = 1 (``high``).
     low, high = (a == 0) | (b == math.inf), (b == 0) | (a == math.inf)
     value = anp.where(low & ~high, 1.0, anp.where(high & ~low, 0.0, value))
     valid = (a >= 0) & (b >= 0) & (x >= 0) & (x <= 1) & ~(low & high)
@@ -236,9 +274,11 @@ def _betainc(a: Array, b: Array, x: Array) -> Array:
 
 
 def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: by x the density, by a and b of the fraction.
+    """Return the value and its tangent.
 
-    The latter are dear: they are left out where a and b do not vary.
+    The derivative by x is the density. Those by a and b are those of the fraction; they
+    are expensive, and are left out where a and b do not vary. The tangent is 0 outside
+    the domain.
     """
     a, b, x = primals
     c, d, y = _safe(a, b, x)
@@ -253,6 +293,7 @@ def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
             slope + jvp(lambda d: _value(c, d, y), (d,), (anp.ones_like(d),))[1] * db
         )
     if not isinstance(dx, SymbolicZero):
+        # y (1 - y) is the derivative of y with respect to logit(y).
         slope = slope + logit_density(c, d, y) / (y * (1.0 - y)) * dx
     return _betainc.function(a, b, x), anp.where(_inside(a, b, x), slope, 0.0)
 

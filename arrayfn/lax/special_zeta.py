@@ -13,7 +13,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
 
-# B(2k) / (2k)!
+# B(2k) / (2k)! for k = 1, 2, ..., where B are the Bernoulli numbers.
 _BERNOULLI = (
     1 / 12,
     -1 / 720,
@@ -25,17 +25,18 @@ _BERNOULLI = (
     -3617 / 10670622842880000,
     43867 / 5109094217170944000,
 )
-_TERMS = 12
+_TERMS = 12  # that are added one by one, before the Euler-Maclaurin formula
 
 
 @quiet
 def zeta(x: ArrayLike, q: ArrayLike) -> Array:
-    """The sum of (q + n)**-x over n >= 0, for x > 1.
+    """Return the Hurwitz zeta function: the sum of (q + n)**-x over n >= 0, for x > 1.
 
-    The sum is infinite at x = 1 and at the poles q = 0, -1, ..., and NaN for x < 1.
-    Terms with negative q + n are real only for integers x, so the sum is NaN for other
-    x. These terms are added one by one, so q should not be below -1e6. The method is
-    Euler-Maclaurin summation (Abramowitz and Stegun 23.2.9), which is also
+    The operands are broadcast and computed in float64, and the result has the operands'
+    dtype. The sum is infinite at x = 1 and at the poles q = 0, -1, ..., and NaN for x <
+    1. Terms with negative q + n are real only for integers x, so the sum is NaN for
+    other x. These terms are added one by one, so q should not be below -1e6. The method
+    is Euler-Maclaurin summation (Abramowitz and Stegun 23.2.9), which is also
     differentiated. The result is within 1e-14 of the true value.
 
     >>> zeta(2.0, 1.0)
@@ -45,7 +46,7 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     whole, pole = anp.floor(x) == x, (q <= 0) & (anp.floor(q) == q)
     inside = (x > 1) & ((q > 0) | whole) & ~pole & ~anp.isnan(q)
     s, a = anp.where(inside, x, 2.0), anp.where(inside, q, 1.0)
-    # Terms with a negative base, and the sum of the others.
+    # ``steps`` terms have a negative base. ``rest`` is the sum of the others.
     steps = anp.where(a > 0, 0.0, anp.ceil(-a))
     rest = _sum(s, anp.where(a == math.inf, 1.0, a + steps))
     rest = anp.where(a == math.inf, 0.0, rest)
@@ -58,11 +59,16 @@ def zeta(x: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _negative_terms(s: Array, a: Array, steps: Array) -> Array:
-    """The sum of (a + n)**-s over n < ``steps``, for integers s."""
+    """Return the sum of (a + n)**-s over n < ``steps``, for integers s.
+
+    The bases a + n are negative. Their powers are those of -(a + n), negative if s is
+    odd.
+    """
     base = anp.where(steps > 0, a, -1.0)
     odd = anp.remainder(s, 2.0) == 1.0
 
     def add_term(state: Any) -> Any:
+        """Add term n to the total of each element that has more than n terms."""
         n, total = state
         term = anp.abs(base + n) ** -s
         return n + 1.0, total + anp.where(n < steps, anp.where(odd, -term, term), 0.0)
@@ -73,14 +79,18 @@ def _negative_terms(s: Array, a: Array, steps: Array) -> Array:
 
 
 def _sum(s: Array, a: Array) -> Array:
-    """The sum of (a + n)**-s over n, by the Euler-Maclaurin formula."""
+    """Return the sum of (a + n)**-s over n >= 0, for a > 0.
+
+    The first 12 terms are added. The Euler-Maclaurin formula gives the sum of the
+    others.
+    """
     total: Any = a**-s
     for n in range(1, _TERMS):
         total = total + (a + float(n)) ** -s
     b = a + float(_TERMS)
     power = b**-s
-    total = total + power * (b / (s - 1.0) + 0.5)
-    # The terms with derivatives of order 2k - 1 at b.
+    total = total + power * (b / (s - 1.0) + 0.5)  # the integral, and half of term 12
+    # The terms with derivatives of order 2k - 1 at b, times Bernoulli numbers.
     factor = s * power / b
     square = 1.0 / (b * b)
     for k, number in enumerate(_BERNOULLI):
@@ -91,14 +101,17 @@ def _sum(s: Array, a: Array) -> Array:
 
 @quiet
 def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
-    """The derivative of integer order ``m`` of digamma, at x.
+    """Return the derivative of integer order ``m`` of digamma, at x, elementwise.
 
-    For m > 0 the result is infinite at x = 0, -1, ....
+    For m > 0 the result is infinite at x = 0, -1, ..., and it is NaN if m is negative
+    or not an integer. Operands are broadcast and computed in float64, and the result
+    has the operands' dtype.
 
     >>> polygamma(1, 1.0)
     array(1.64493407)
     """
     (m, x), dtype = in_float64("polygamma", m, x)
+    # (-1)**(m + 1) m! zeta(m + 1, x) for m > 0.
     order = anp.where(m > 0, m, 1.0)
     sign = 2.0 * anp.remainder(order, 2.0) - 1.0
     factorial = anp.exp(apply(special.lgamma, order + 1.0))

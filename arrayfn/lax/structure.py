@@ -36,7 +36,10 @@ DimensionNumbers = tuple[
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """Convert ``operand``, an array or a Python number, to ``new_dtype``."""
+    """Convert ``operand``, an array or a Python number, to ``new_dtype``.
+
+    The shape stays. An array that has the dtype is returned itself.
+    """
     wanted = dtypes.canonical(new_dtype)
     value = np.asarray(operand) if dtypes.is_python_scalar(operand) else operand
     return ops.as_array(ops.convert(value, wanted))
@@ -45,8 +48,9 @@ def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
     """Read the bits of ``operand`` as ``new_dtype``.
 
-    A narrower dtype adds a last axis with the parts of each element, the lowest bits
-    first. A wider dtype removes such an axis.
+    For dtypes of the same size the shape stays. A narrower dtype adds a last axis with
+    the parts of each element, the lowest bits first. A wider dtype removes such an
+    axis.
 
     >>> import numpy as np
     >>> bitcast_convert_type(np.float32([1.0]), np.uint16)
@@ -60,7 +64,10 @@ def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
 
 
 def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Array:
-    """Repeat ``operand`` along new leading axes of these extents."""
+    """Repeat ``operand`` along new leading axes of extents ``sizes``.
+
+    The result has shape (*sizes, *operand.shape).
+    """
     shape = ops.type_of_operand("broadcast", operand).shape
     axes = range(len(sizes), len(sizes) + len(shape))
     return broadcast_in_dim(operand, (*sizes, *shape), tuple(axes))
@@ -69,9 +76,10 @@ def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Array:
 def broadcast_in_dim(
     operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int]
 ) -> Array:
-    """Broadcast ``operand`` to ``shape``.
+    """Broadcast ``operand`` to ``shape``; the dtype stays.
 
-    Axis i of the operand becomes axis ``broadcast_dimensions[i]``.
+    Axis i of the operand becomes axis ``broadcast_dimensions[i]`` of the result, and is
+    repeated if its extent is 1.
     """
     (operand,) = typed("broadcast_in_dim", operand)
     axes = tuple(broadcast_dimensions)
@@ -85,7 +93,7 @@ def reshape(
 ) -> Array:
     """Arrange the elements of ``operand`` in shape ``new_sizes``, in row-major order.
 
-    With ``dimensions``, the axes are first put into that order.
+    With ``dimensions``, the axes of ``operand`` are first put into that order.
     """
     if dimensions is not None:
         operand = transpose(operand, dimensions)
@@ -95,12 +103,15 @@ def reshape(
 def full_like(
     x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
 ) -> Array:
-    """An array filled with a number, by default with the shape and dtype of x."""
+    """Return an array filled with a number, by default of x's shape and dtype."""
     return anp.full_like(x, fill_value, dtype, shape=shape)
 
 
 def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
-    """Put the axes of ``operand`` into the order ``permutation``."""
+    """Put the axes of ``operand`` into the order ``permutation``.
+
+    Axis i of the result is axis ``permutation[i]`` of the operand.
+    """
     return apply(views.transpose, operand, permutation=tuple(permutation))
 
 
@@ -124,30 +135,41 @@ def pad(
     padding_value: ArrayLike,
     padding_config: Sequence[tuple[int, int, int]],
 ) -> Array:
-    """Pad ``operand`` with a value, by (low, high, interior) along each axis."""
+    """Pad ``operand`` with a value, by (low, high, interior) widths along each axis.
+
+    low and high count elements before and after the array; negative widths remove
+    elements. interior counts the elements that are put between neighbours. The value is
+    a scalar of the dtype of ``operand``.
+    """
     config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
     return apply(slicing.pad, *typed("pad", operand, padding_value), config=config)
 
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
-    """Join the operands along ``dimension``."""
+    """Join arrays of one dtype along the axis ``dimension``.
+
+    The other extents must be equal.
+    """
     return apply(slicing.concatenate, *operands, axis=dimension)
 
 
 def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -> Array:
-    """An array of ``shape`` filled with a number."""
-    given = ops.type_of_operand("full", fill_value).dtype
-    wanted = given if dtype is None else dtypes.canonical(dtype)
+    """Return an array of ``shape`` filled with the scalar ``fill_value``.
+
+    By default, it has the dtype of ``fill_value``.
+    """
+    own_dtype = ops.type_of_operand("full", fill_value).dtype
+    wanted = own_dtype if dtype is None else dtypes.canonical(dtype)
     return ops.full(ops.convert(fill_value, wanted), tuple(shape), wanted)
 
 
 def iota(dtype: DTypeLike, size: int) -> Array:
-    """The numbers 0, 1, 2, ... up to ``size`` (exclusive)."""
+    """Return the numbers 0, 1, 2, ... up to ``size`` (exclusive), of shape (size,)."""
     return broadcasted_iota(dtype, (size,), 0)
 
 
 def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Array:
-    """The numbers 0, 1, 2, ... along ``dimension`` of an array of ``shape``."""
+    """Return an array of ``shape`` that holds the indices along ``dimension``."""
     wanted = dtypes.canonical(dtype)
     return apply(views.iota, shape=tuple(shape), axis=dimension, dtype=wanted)
 
@@ -161,7 +183,11 @@ def slice(
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """Slice ``operand`` from start to limit (exclusive) by strides, on every axis."""
+    """Slice ``operand`` from start to limit (exclusive) by strides, on every axis.
+
+    The indices are ints, one for each axis, within the bounds of the array. Without
+    ``strides``, all are 1.
+    """
     steps = (1,) * len(start_indices) if strides is None else tuple(strides)
     start, limit = tuple(start_indices), tuple(limit_indices)
     return apply(slicing.slice_, operand, start=start, limit=limit, strides=steps)
@@ -176,7 +202,7 @@ def slice_in_dim(
 ) -> Array:
     """Return ``operand[start_index:limit_index:stride]`` along ``axis``.
 
-    Negative bounds count from the end. A ``limit_index`` of None means the end.
+    Negative bounds count from the end. None means the start or the end of the axis.
     """
     shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
@@ -196,25 +222,31 @@ def _starts(
     lengths: Sequence[int],
     from_end: bool | Sequence[bool],
 ) -> list[Any]:
-    """Where slices of ``lengths`` begin: negative indices count from the end."""
+    """Return the index at which a slice of ``lengths`` begins along each axis of x.
+
+    ``indices`` are scalars, one for each axis. ``from_end`` says, for all axes or for
+    each, whether negative indices count from the end. If the number of indices or
+    lengths is wrong, the indices are returned unchanged, and the type rule of the
+    primitive raises.
+    """
     shape = ops.type_of_operand("dynamic_slice", x).shape
     starts = typed("dynamic_slice", *indices) if len(indices) else []
     if not len(shape) == len(starts) == len(lengths):
         return starts  # the type rule raises
-    counts = [from_end] * len(shape) if isinstance(from_end, bool) else list(from_end)
+    flags = [from_end] * len(shape) if isinstance(from_end, bool) else list(from_end)
     return [
-        _start(index, axis, extent, length, counted)
-        for axis, (index, extent, length, counted) in enumerate(
-            zip(starts, shape, lengths, counts, strict=True)
+        _start(index, axis, extent, length, flag)
+        for axis, (index, extent, length, flag) in enumerate(
+            zip(starts, shape, lengths, flags, strict=True)
         )
     ]
 
 
 def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
-    """Where a window of ``length`` begins on an axis of ``extent``.
+    """Return the index at which a slice of ``length`` begins on an axis of ``extent``.
 
-    With ``from_end`` negative indices count from the end. A start that may be outside
-    is checked, if ``jit`` is asked to.
+    With ``from_end``, a negative index counts from the end. If ``jit`` is asked to
+    check indices, an index that may be out of bounds is checked while the program runs.
     """
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
@@ -234,10 +266,12 @@ def dynamic_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """Take the slice of ``slice_sizes`` at scalar positions.
+    """Take the slice of ``slice_sizes`` at scalar indices, one for each axis.
 
-    A slice that is out of bounds is moved inside. Negative positions count from the end
-    of their axis, unless ``allow_negative_indices`` is False, for all axes or for each.
+    ``start_indices`` are integers and may be traced. A slice that is out of bounds is
+    moved inside. Negative indices count from the end of their axis, unless
+    ``allow_negative_indices`` is False, for all axes or for each. The result has the
+    dtype of ``operand``.
     """
     sizes = tuple(map(ops.whole, slice_sizes))
     starts = _starts(operand, list(start_indices), sizes, allow_negative_indices)
@@ -251,10 +285,10 @@ def dynamic_update_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """Copy ``operand``, and write ``update`` at scalar positions.
+    """Copy ``operand``, and write ``update`` at scalar indices, one for each axis.
 
-    An update that is out of bounds is moved inside. Positions are as for
-    ``dynamic_slice``.
+    ``update`` has the rank and dtype of ``operand``. An update that is out of bounds is
+    moved inside. Indices are as for ``dynamic_slice``.
     """
     lengths = ops.type_of_operand("dynamic_update_slice", update).shape
     starts = _starts(operand, list(start_indices), lengths, allow_negative_indices)
@@ -269,10 +303,9 @@ def dynamic_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Apply ``dynamic_slice`` along one axis.
+    """Take ``slice_size`` elements from ``start_index`` on along ``axis``.
 
-    The slice has ``slice_size`` elements from ``start_index``. With
-    ``allow_negative_indices``, a negative index counts from the end.
+    Other axes are kept whole. Indices are as for ``dynamic_slice``.
     """
     shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
@@ -292,7 +325,10 @@ def dynamic_index_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Take the slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``."""
+    """Take the slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``.
+
+    With ``keepdims=False``, the axis is removed.
+    """
     value = dynamic_slice_in_dim(
         operand, index, 1, axis, allow_negative_indices=allow_negative_indices
     )
@@ -307,10 +343,10 @@ def dynamic_update_slice_in_dim(
     *,
     allow_negative_indices: bool = True,
 ) -> Array:
-    """Apply ``dynamic_update_slice`` along one axis, at position 0 of the others.
+    """Copy ``operand``, and write ``update`` from ``start_index`` on along ``axis``.
 
-    The update begins at ``start_index``. With ``allow_negative_indices``, a negative
-    index counts from the end.
+    Along other axes the update begins at 0. Indices are as for ``dynamic_slice``, and
+    other requirements as for ``dynamic_update_slice``.
     """
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
@@ -322,6 +358,7 @@ def dynamic_update_slice_in_dim(
 
 
 def _zero_like(index: ArrayLike) -> Any:
+    """Return a zero of the dtype of ``index``, as all indices must have one dtype."""
     return np.zeros((), ops.type_of_operand("dynamic_slice", index).dtype)
 
 
@@ -329,60 +366,73 @@ def _zero_like(index: ArrayLike) -> Any:
 
 
 def reduce_sum(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The sum over ``axes``, in the dtype of ``operand``."""
+    """Return the sum over ``axes``, which the result lacks; the dtype stays."""
     return apply(r.reduce_sum, operand, axes=_sorted(operand, axes))
 
 
 def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The product over ``axes``, in the dtype of ``operand``."""
+    """Return the product over ``axes``, which the result lacks; the dtype stays."""
     return apply(r.reduce_prod, operand, axes=_sorted(operand, axes))
 
 
 def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The maximum over ``axes``.
+    """Return the maximum over ``axes``, which the result lacks.
 
-    For no elements, it is -inf or the smallest integer.
+    The dtype stays. The maximum of no elements is -inf or the smallest integer.
     """
     return apply(r.reduce_max, operand, axes=_sorted(operand, axes))
 
 
 def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The minimum over ``axes``.
+    """Return the minimum over ``axes``, which the result lacks.
 
-    For no elements, it is inf or the largest integer.
+    The dtype stays. The minimum of no elements is inf or the largest integer.
     """
     return apply(r.reduce_min, operand, axes=_sorted(operand, axes))
 
 
 def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits that are set in every element over ``axes``."""
+    """Return the bits that are set in every element over ``axes``.
+
+    The operand has integers or bools, and the dtype stays.
+    """
     return apply(r.reduce_and, operand, axes=_sorted(operand, axes))
 
 
 def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
-    """The bits that are set in any element over ``axes``."""
+    """Return the bits that are set in at least one element over ``axes``.
+
+    The operand has integers or bools, and the dtype stays.
+    """
     return apply(r.reduce_or, operand, axes=_sorted(operand, axes))
 
 
 def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
+    """Return ``axes`` of x, counted from the front, in ascending order."""
     ndim = ops.type_of_operand("reduce", x).ndim
     return ops.normalize_axes("reduce", tuple(axes), ndim)
 
 
 def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
-    """The first position of the maximum along ``axis``."""
+    """Return the first position of the maximum along ``axis``, in ``index_dtype``.
+
+    The result lacks the axis. Raises DTypeError unless ``index_dtype`` is an integer's.
+    """
     dtype = _index_dtype("argmax", index_dtype)
     return apply(r.argmax, operand, axis=axis, dtype=dtype)
 
 
 def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
-    """The first position of the minimum along ``axis``."""
+    """Return the first position of the minimum along ``axis``, in ``index_dtype``.
+
+    The result lacks the axis. Raises DTypeError unless ``index_dtype`` is an integer's.
+    """
     dtype = _index_dtype("argmin", index_dtype)
     return apply(r.argmin, operand, axis=axis, dtype=dtype)
 
 
 def _index_dtype(name: str, wanted: DTypeLike) -> DType:
-    """The dtype ``wanted``; DTypeError unless it is an integer's."""
+    """Return the dtype that ``wanted`` names; DTypeError unless it is an integer's."""
     dtype = dtypes.canonical(wanted)
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(
@@ -394,22 +444,34 @@ def _index_dtype(name: str, wanted: DTypeLike) -> DType:
 
 
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running sums in the dtype of ``operand``. ``reverse`` begins at the end."""
+    """Return the running sums along ``axis``; ``reverse`` begins at the end.
+
+    The result has the shape and the dtype of ``operand``.
+    """
     return apply(cumulative.cumsum, operand, axis=axis, reverse=reverse)
 
 
 def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running products. ``reverse`` begins at the end."""
+    """Return the running products along ``axis``; ``reverse`` begins at the end.
+
+    The result has the shape and the dtype of ``operand``.
+    """
     return apply(cumulative.cumprod, operand, axis=axis, reverse=reverse)
 
 
 def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running maxima. ``reverse`` begins at the end."""
+    """Return the running maxima along ``axis``; ``reverse`` begins at the end.
+
+    The result has the shape and the dtype of ``operand``.
+    """
     return apply(cumulative.cummax, operand, axis=axis, reverse=reverse)
 
 
 def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
-    """Running minima. ``reverse`` begins at the end."""
+    """Return the running minima along ``axis``; ``reverse`` begins at the end.
+
+    The result has the shape and the dtype of ``operand``.
+    """
     return apply(cumulative.cummin, operand, axis=axis, reverse=reverse)
 
 
@@ -451,9 +513,10 @@ def dot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The product over the last axis of ``lhs`` and the first of ``rhs``.
+    """Sum products over the last axis of ``lhs`` and the first of ``rhs``.
 
-    With ``dimension_numbers`` the result is that of ``dot_general``.
+    With ``dimension_numbers`` the result is that of ``dot_general``, whose parameters
+    and errors these are.
     """
     if dimension_numbers is None:
         ndim = ops.type_of_operand("dot", lhs).ndim

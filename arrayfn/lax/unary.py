@@ -1,7 +1,8 @@
 """Elementwise functions of one operand.
 
-Operands have one dtype, and one shape or rank 0; Python numbers take the dtype of the
-others. The result has that dtype and shape.
+The operand is an array or a Python number. The result has its shape, and its dtype
+unless the function says otherwise. Each function raises DTypeError for dtypes that it
+does not take.
 """
 
 from __future__ import annotations
@@ -18,148 +19,150 @@ from arrayfn.primitives import special as s
 
 
 def _is_complex(name: str, x: ArrayLike) -> bool:
+    """Return whether x has a complex dtype; ``name`` is the caller's, for errors."""
     return ops.type_of_operand(name, x).dtype in dtypes.COMPLEX
 
 
 def _complex_of(x: ArrayLike) -> dtypes.DType:
+    """Return the complex dtype whose parts hold the numbers of real x."""
     real = ops.type_of_operand("conj", x).dtype
     return dtypes.complex64 if real == dtypes.float32 else dtypes.complex128
 
 
 def abs(x: ArrayLike) -> Array:
-    """The absolute value of x."""
+    """Return the absolute value of x; that of a complex number is real."""
     return anp.absolute(x) if _is_complex("abs", x) else elementwise(e.absolute, x)
 
 
 def acos(x: ArrayLike) -> Array:
-    """The angle whose cosine is x."""
+    """Return the angle in radians, from 0 to pi, whose cosine is x."""
     return elementwise(s.acos, x)
 
 
 def acosh(x: ArrayLike) -> Array:
-    """The inverse of the hyperbolic cosine."""
+    """Return the inverse of the hyperbolic cosine at x."""
     return elementwise(s.acosh, x)
 
 
 def asin(x: ArrayLike) -> Array:
-    """The angle whose sine is x."""
+    """Return the angle in radians, from -pi/2 to pi/2, whose sine is x."""
     return elementwise(s.asin, x)
 
 
 def asinh(x: ArrayLike) -> Array:
-    """The inverse of the hyperbolic sine."""
+    """Return the inverse of the hyperbolic sine at x."""
     return elementwise(s.asinh, x)
 
 
 def atan(x: ArrayLike) -> Array:
-    """The angle whose tangent is x."""
+    """Return the angle in radians, from -pi/2 to pi/2, whose tangent is x."""
     return elementwise(s.atan, x)
 
 
 def atanh(x: ArrayLike) -> Array:
-    """The inverse of the hyperbolic tangent."""
+    """Return the inverse of the hyperbolic tangent at x."""
     return elementwise(s.atanh, x)
 
 
 def bitwise_not(x: ArrayLike) -> Array:
-    """The bits that are not set in x."""
+    """Return x with all bits flipped; of bools, logical not."""
     return elementwise(discrete.bitwise_not, x)
 
 
 def cbrt(x: ArrayLike) -> Array:
-    """The real cube root."""
+    """Return the real cube root of x."""
     return elementwise(s.cbrt, x)
 
 
 def ceil(x: ArrayLike) -> Array:
-    """The smallest integer not below x."""
+    """Return the smallest integer that is not below x, in the dtype of x."""
     return elementwise(discrete.ceil, x)
 
 
 def clz(x: ArrayLike) -> Array:
-    """The number of leading zero bits of x, in the dtype of x."""
+    """Return the number of leading zero bits of x, in the dtype of x."""
     return elementwise(discrete.clz, x)
 
 
 def conj(x: ArrayLike) -> Array:
-    """The complex conjugate of x; the result is complex even for real x."""
+    """Return the complex conjugate of x; the result is complex even for real x."""
     if not _is_complex("conj", x):
         x = anp.add(x, anp.zeros((), _complex_of(x)))
     return elementwise(c.conj, x)
 
 
 def cos(x: ArrayLike) -> Array:
-    """The cosine of x in radians."""
+    """Return the cosine of x in radians."""
     return elementwise(s.cos, x)
 
 
 def cosh(x: ArrayLike) -> Array:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine of x."""
     return elementwise(s.cosh, x)
 
 
 def digamma(x: ArrayLike) -> Array:
-    """The derivative of lgamma."""
+    """Return the derivative of ``lgamma`` at x."""
     return elementwise(s.digamma, x)
 
 
 def erf(x: ArrayLike) -> Array:
-    """The error function."""
+    """Return the error function of x."""
     return elementwise(s.erf, x)
 
 
 def erf_inv(x: ArrayLike) -> Array:
-    """The inverse of erf."""
+    """Return the inverse of ``erf`` at x."""
     return elementwise(s.erfinv, x)
 
 
 def erfc(x: ArrayLike) -> Array:
-    """Return 1 - erf(x), accurate for large x."""
+    """Return 1 - erf(x), which is accurate for large x."""
     return elementwise(s.erfc, x)
 
 
 def exp(x: ArrayLike) -> Array:
-    """e to the power x."""
+    """Return e to the power x."""
     return elementwise(s.exp, x)
 
 
 def exp2(x: ArrayLike) -> Array:
-    """2 to the power x."""
+    """Return 2 to the power x."""
     return anp.exp2(x) if _is_complex("exp2", x) else elementwise(s.exp2, x)
 
 
 def expm1(x: ArrayLike) -> Array:
-    """exp(x) - 1, accurate near 0."""
+    """Return exp(x) - 1, which is accurate near 0."""
     return elementwise(s.expm1, x)
 
 
 def floor(x: ArrayLike) -> Array:
-    """The largest integer not above x."""
+    """Return the largest integer that is not above x, in the dtype of x."""
     return elementwise(discrete.floor, x)
 
 
 def imag(x: ArrayLike) -> Array:
-    """The imaginary part of complex x."""
+    """Return the imaginary part of complex x, which is real."""
     return elementwise(c.imag, x)
 
 
 def is_finite(x: ArrayLike) -> Array:
-    """Whether x is neither infinite nor NaN: bool."""
+    """Return whether x is neither infinite nor NaN, as bools."""
     return elementwise(discrete.isfinite, x)
 
 
 def lgamma(x: ArrayLike) -> Array:
-    """The logarithm of the absolute value of the gamma function."""
+    """Return the logarithm of the absolute value of the gamma function at x."""
     return elementwise(s.lgamma, x)
 
 
 def log(x: ArrayLike) -> Array:
-    """The natural logarithm."""
+    """Return the natural logarithm of x."""
     return elementwise(s.log, x)
 
 
 def log1p(x: ArrayLike) -> Array:
-    """log(1 + x), accurate near 0."""
+    """Return log(1 + x), which is accurate near 0."""
     return elementwise(s.log1p, x)
 
 
@@ -171,60 +174,60 @@ def logistic(x: ArrayLike) -> Array:
 
 
 def neg(x: ArrayLike) -> Array:
-    """-x."""
+    """Return -x."""
     return elementwise(e.neg, x)
 
 
 def population_count(x: ArrayLike) -> Array:
-    """The number of bits that are set in x, in the dtype of x."""
+    """Return the number of bits that are set in x, in the dtype of x."""
     return elementwise(discrete.population_count, x)
 
 
 def real(x: ArrayLike) -> Array:
-    """The real part of complex x."""
+    """Return the real part of complex x."""
     return elementwise(c.real, x)
 
 
 def reciprocal(x: ArrayLike) -> Array:
-    """1 / x."""
+    """Return 1 / x."""
     return elementwise(e.reciprocal, x)
 
 
 def rsqrt(x: ArrayLike) -> Array:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return elementwise(s.rsqrt, x)
 
 
 def sign(x: ArrayLike) -> Array:
-    """The sign of x: -1, 0 or 1."""
+    """Return the sign of real x: -1, 0 or 1; NaN for NaN."""
     return elementwise(e.sign, x)
 
 
 def sin(x: ArrayLike) -> Array:
-    """The sine of x in radians."""
+    """Return the sine of x in radians."""
     return elementwise(s.sin, x)
 
 
 def sinh(x: ArrayLike) -> Array:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine of x."""
     return elementwise(s.sinh, x)
 
 
 def sqrt(x: ArrayLike) -> Array:
-    """The square root."""
+    """Return the square root of x."""
     return elementwise(s.sqrt, x)
 
 
 def square(x: ArrayLike) -> Array:
-    """x * x."""
+    """Return x * x."""
     return elementwise(e.square, x)
 
 
 def tan(x: ArrayLike) -> Array:
-    """The tangent of x in radians."""
+    """Return the tangent of x in radians."""
     return elementwise(s.tan, x)
 
 
 def tanh(x: ArrayLike) -> Array:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent of x."""
     return elementwise(s.tanh, x)

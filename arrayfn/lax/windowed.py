@@ -27,6 +27,8 @@ from arrayfn.tracing import ImmutableArray, apply
 _SUM = reductions.reduce_sum, window_reductions.reduce_window_sum
 _MAX = reductions.reduce_max, window_reductions.reduce_window_max
 _MIN = reductions.reduce_min, window_reductions.reduce_window_min
+# For functions with fast reductions: the primitive that reduces axes, and the one that
+# reduces windows without making an array of them, if there is one.
 _WINDOWED: dict[Any, tuple[Primitive, Primitive | None]] = {
     binary.add: _SUM,
     anp.add: _SUM,
@@ -58,7 +60,10 @@ def reduce_window(
     most other functions make an array of all windows. The other arguments have an entry
     for each axis: extents and strides of windows, padding, and the dilation of the
     operand (``base_dilation``) and of windows. Padding and gaps hold ``init_value``,
-    which also enters each result once.
+    which also enters each result once. The results have the operands' rank and dtypes.
+
+    Raises ArgumentError if ``init_value`` has another structure, and ShapeError if the
+    operands' shapes differ or an argument has not one entry for each axis.
 
     >>> import numpy as np
     >>> from arrayfn import lax
@@ -89,6 +94,7 @@ def reduce_window(
     )
     gaps = per_axis(name, "a dilation", base_dilation, ndim)
     padded = [_padded(name, x, init, geometry, padding, gaps) for x, init in each]
+    # Windows of one element at each position change nothing along their axis.
     used = [k for k in range(ndim) if geometry.sizes[k] > 1 or geometry.strides[k] > 1]
     params = {key: tuple(v[k] for k in used) for key, v in geometry.params().items()}
     if len(each) > 1 or computation not in _WINDOWED:
@@ -103,6 +109,7 @@ def reduce_window(
         windows = _windows(padded[0], params)
         result = apply(reduction, windows, axes=tuple(range(ndim, windows.ndim)))
     assert isinstance(reduction.kernel, Reduction)
+    # The primitives begin with their identity. Combine with another initial value.
     identity, init = reduction.kernel.identity(result.dtype), each[0][1]
     result = result if _is(init, identity) else computation(result, init)
     return tree.unflatten(structure, [result])
@@ -116,13 +123,16 @@ def _padded(
     padding: Padding,
     gaps: tuple[int, ...],
 ) -> Array:
-    """The operand padded and dilated with ``init``.
+    """Return ``operand`` with the padding around it and the gaps in it set to ``init``.
 
-    ``gaps`` are the dilations of the operand; errors call the function ``name``.
+    ``padding`` is that of ``reduce_window``, for windows of ``geometry`` over the
+    dilated operand. ``gaps`` are the dilations of the operand. Errors call the function
+    ``name``.
     """
     extents = tuple(
         max(0, (n - 1) * gap + 1) for n, gap in zip(operand.shape, gaps, strict=True)
     )
+    # The extents of dilated windows.
     parts = zip(geometry.sizes, geometry.dilations, strict=True)
     wide = tuple((size - 1) * step + 1 for size, step in parts)
     widths = pairs(name, padding, extents, wide, geometry.strides)
@@ -133,16 +143,20 @@ def _padded(
 
 
 def _windows(x: Array, params: dict[str, Any]) -> Array:
-    """All windows: axes that count them along those of x, then those of a window.
+    """Return all windows of x: first axes that count windows, then axes inside them.
 
-    ``params`` are those of sliding_windows.
+    ``params`` are the parameters of the primitive ``sliding_windows``. The result has
+    one axis for each axis of x, and one for each axis of ``params["axes"]``.
     """
     order = tuple(range(x.ndim + len(params["axes"])))
     return apply(sliding_windows, x, **params, order=order)
 
 
 def _is(init: Array, identity: PythonScalar) -> bool:
-    """Whether ``init`` is known to be the identity."""
+    """Return whether ``init`` is a known scalar, and equals ``identity``.
+
+    The value of a traced array is not known.
+    """
     if isinstance(init, ImmutableArray):
         return False
     value = np.asarray(init)
@@ -156,11 +170,12 @@ def pooled(
     strides: Sequence[int] | None,
     padding: Padding,
 ) -> Array:
-    """Apply ``primitive`` to windows over the spatial axes of ``x``.
+    """Apply the pooling ``primitive`` to windows over the spatial axes of ``x``.
 
-    ``x`` has axes (batch..., spatial..., features), and ``window_shape`` has an extent
-    for each spatial axis. Padding is filled with the number that does not change the
-    result.
+    ``x`` has axes (batch..., spatial..., features), and so has the result.
+    ``window_shape`` has an extent for each spatial axis, and ``strides`` and
+    ``padding`` are as in ``reduce_window``. Padding is filled with the identity of the
+    reduction. Raises ArgumentError if ``x`` has too few axes.
     """
     name = primitive.name
     (x,) = typed(name, x)
@@ -186,12 +201,13 @@ def pooled(
 
 
 def _filler(primitive: Primitive, dtype: DType) -> Array:
+    """Return the identity of the reduction ``primitive`` as a scalar array."""
     value = window_reductions.identity_of(primitive, dtype)
     return np.asarray(value).astype(dtype)
 
 
 def window_size(window_shape: Sequence[int]) -> int:
-    """The number of elements of a window."""
+    """Return the number of elements of a window."""
     return math.prod(int(n) for n in window_shape)
 
 

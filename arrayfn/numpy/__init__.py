@@ -486,9 +486,10 @@ ndarray = arrays.Array
 
 
 def __getattr__(name: str) -> object:
-    """``special``, where the array API and SciPy look for special functions.
+    """Return ``special``, where the array API and SciPy have special functions.
 
-    AttributeError for any other ``name`` that is not in the module.
+    The module is imported at the first use. Raises AttributeError for any other
+    ``name`` that is not in this module.
     """
     if name == "special":
         return import_module(Namespace.special_module)

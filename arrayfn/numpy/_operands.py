@@ -61,7 +61,11 @@ _MESSAGE_LENGTH = 40
 
 
 def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
-    """The type of an operand of function ``name``; ArgumentError if not an array."""
+    """Return the type of an operand of the function ``name``.
+
+    The operand is an array (also of another library) or a number. Raises ArgumentError
+    for other objects.
+    """
     if isinstance(x, (ImmutableArray, Literal)):
         return x.type
     if isinstance(x, (np.ndarray, np.generic)) or dtypes.is_python_scalar(x):
@@ -71,9 +75,9 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
             why, message = why_not_an_array(x), getattr(error, "message", error)
             text = f"{name} was given {why}" if why else f"{name}: {message}"
             raise ArgumentError(text, user_location()) from None
-    made = adopted(x)
-    if made is not x:
-        return type_of_operand(name, made)
+    converted = adopted(x)  # an array of another library, as one of arrayfn's
+    if converted is not x:
+        return type_of_operand(name, converted)
     text = repr(x)
     if len(text) > _MESSAGE_LENGTH:
         text = text[: _MESSAGE_LENGTH - 3] + "..."
@@ -85,7 +89,10 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
-    """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
+    """Return the Literal of a Python scalar; RangeError if ``dtype`` cannot hold it.
+
+    With ``weak``, the Literal is weakly typed, like a Python number.
+    """
     dtypes.check_numeric(dtype)
     if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
         limits = dtypes.limits(dtype)
@@ -100,9 +107,10 @@ def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
 
 
 def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
-    """``x`` as ``dtype``; ``x`` itself if it has that dtype. Scalars become Literals.
+    """Return ``x`` converted to ``dtype``, or ``x`` itself if it has that dtype.
 
-    ``weak``: the result comes from Python numbers and still gives way in promotion.
+    Python numbers become Literals. ``weak`` marks the result as weakly typed: it comes
+    from Python numbers, and takes the dtype of arrays that it is combined with.
     """
     if is_number(x):
         return scalar(number_in(x), dtype, weak)
@@ -118,10 +126,11 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
 def promoted(
     name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
-    """``operands`` in one dtype; their types before the conversion; that dtype.
+    """Convert ``operands`` to one dtype.
 
-    It is ``dtype``, or by default the one that the operands promote to. Python numbers
-    become Literals. Errors call the function ``name``.
+    Returns the converted operands, their types before the conversion, and the dtype.
+    The dtype is ``dtype``, or by default the one to which the operands promote. Python
+    numbers become Literals. Errors call the function ``name``.
     """
     operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
     types = [type_of_operand(name, x) for x in operands]
@@ -140,50 +149,60 @@ def promoted(
 
 
 def is_number(x: ArrayLike) -> bool:
-    """Whether ``x`` is a Python number or a Literal."""
+    """Return whether ``x`` is a Python number or a Literal."""
     return type(x) is not np.ndarray and (
         isinstance(x, Literal) or dtypes.is_python_scalar(x)
     )
 
 
 def number_in(x: ArrayLike) -> Any:
-    """The Python number that ``x`` is or holds."""
+    """Return the value of ``x``, a Python number or a Literal."""
     return x.value if isinstance(x, Literal) else x
 
 
 def common_dtype(name: str, operands: Sequence[ArrayLike]) -> DType:
-    """The dtype that ``operands`` promote to."""
+    """Return the dtype that ``operands`` promote to."""
     types = [type_of_operand(name, x) for x in operands]
     return dtypes.promote((t.dtype, t.weak) for t in types)[0]
 
 
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
-    """The shape that ``shapes`` broadcast to; ShapeError if they do not."""
+    """Return the shape that ``shapes`` broadcast to; ShapeError if they do not.
+
+    Errors call the function ``name``.
+    """
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        given = ", ".join(str(shape) for shape in shapes)
+        shapes_text = ", ".join(str(shape) for shape in shapes)
         raise ShapeError(
-            f"{name}: shapes {given} do not broadcast together{_remedy(shapes)}",
+            f"{name}: shapes {shapes_text} do not broadcast together{_remedy(shapes)}",
             user_location(),
         ) from None
 
 
 def _remedy(shapes: Sequence[Shape]) -> str:
-    """A remedy if the shorter of two shapes matches the leading axes of the other."""
+    """Return an addition to an error about two shapes that do not broadcast, or "".
+
+    If the shorter shape matches the leading axes of the longer one, new trailing axes
+    make the shapes fit: (3,) and (3, 4) become (3, 1) and (3, 4).
+    """
     if len(shapes) != 2:
         return ""
     short, long = sorted(shapes, key=len)
-    behind = len(long) - len(short)
-    in_front = zip(short, long, strict=False)
-    if not behind or not all(n in (1, m) or m == 1 for n, m in in_front):
+    trailing = len(long) - len(short)
+    leading_pairs = zip(short, long, strict=False)
+    if not trailing or not all(n in (1, m) or m == 1 for n, m in leading_pairs):
         return ""
-    new = ", ".join([":"] * len(short) + ["None"] * behind)
-    return f"; x[{new}] makes {(*short, *[1] * behind)} of {short}, which does"
+    index = ", ".join([":"] * len(short) + ["None"] * trailing)
+    return f"; x[{index}] makes {(*short, *[1] * trailing)} of {short}, which does"
 
 
 def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
-    """``x`` of shape ``have``, broadcast to ``shape``; a view if not ``staged``."""
+    """Broadcast ``x`` from shape ``have`` to ``shape``.
+
+    If ``staged``, this emits an equation. Otherwise, the result is a NumPy view.
+    """
     if have == shape:
         return x
     if not staged:
@@ -194,12 +213,15 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
 
 
 def from_lists(x: Any) -> Any:
-    """Nested lists and tuples of numbers as an array; others as is."""
+    """Convert nested lists or tuples of numbers to an array; others stay as is."""
     return np.asarray(x) if isinstance(x, (list, tuple)) else x
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
-    """A Literal, or an array of another library, as a NumPy array; others as is."""
+    """Convert a Literal, or an array of another library, to an array.
+
+    Other arrays, and traced values, are returned unchanged.
+    """
     if isinstance(x, Literal):
         return np.asarray(x.value).astype(x.type.dtype)
     return adopted(x)
@@ -208,7 +230,11 @@ def as_array(x: ArrayLike) -> ArrayLike:
 def broadcast(
     name: str, operands: Sequence[ArrayLike], types: Sequence[ArrayType]
 ) -> list[ArrayLike]:
-    """Broadcast ``operands`` to one shape, except those of rank 0."""
+    """Broadcast ``operands`` of these ``types`` to one shape, except those of rank 0.
+
+    Elementwise equations take operands of rank 0 as they are. Raises ShapeError, about
+    the function ``name``, if the shapes do not broadcast.
+    """
     shapes = {t.shape for t in types if t.shape}
     if len(shapes) <= 1:
         return list(operands)
@@ -230,8 +256,10 @@ def elementwise(
 ) -> Array:
     """Apply ``primitive`` to ``operands``, promoted (or converted to ``dtype``).
 
-    ``of_bools`` and ``of_complex`` are used instead if the promoted dtype is bool, or
-    complex.
+    The operands are also broadcast. If they promote to bool, the primitive ``of_bools``
+    is applied instead, if given. If they promote to a complex dtype, ``of_complex``, a
+    function of the operands, is called instead, if given. Errors call the function
+    ``name``.
     """
     if dtype is None and _are_alike(operands):
         converted, common = operands, operands[0].dtype
@@ -246,7 +274,7 @@ def elementwise(
 
 
 def _are_alike(operands: Sequence[ArrayLike]) -> bool:
-    """Whether ``operands`` are NumPy arrays of one shape and one of arrayfn's dtypes.
+    """Return whether ``operands`` are NumPy arrays of one shape and one known dtype.
 
     Such operands need no promotion and no broadcasting.
     """
@@ -262,9 +290,9 @@ def _are_alike(operands: Sequence[ArrayLike]) -> bool:
 
 
 def inexact_dtype(name: str, dtype: DType) -> DType:
-    """``dtype`` if it is inexact; float64, to which ``name`` converts integers.
+    """Return ``dtype`` if it is a float or complex, else float64.
 
-    Raises DTypeError for a storage type.
+    Raises DTypeError, about the function ``name``, for a storage type such as float8.
     """
     if dtype in dtypes.STORAGE:
         raise dtypes.storage_error(name, dtype)
@@ -272,7 +300,11 @@ def inexact_dtype(name: str, dtype: DType) -> DType:
 
 
 def floating_dtype(dtype: DType) -> DType:
-    """The floating-point dtype to which NumPy's float functions convert ``dtype``."""
+    """Return the floating-point dtype to which NumPy's float functions convert.
+
+    Inexact dtypes stay. Bools and 8-bit integers become float16, 16-bit integers
+    float32, and wider integers float64. Raises DTypeError for a storage type.
+    """
     if dtype in dtypes.INEXACT:
         return dtype
     if dtype in dtypes.STORAGE:
@@ -283,26 +315,31 @@ def floating_dtype(dtype: DType) -> DType:
 
 
 def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
-    """Like ``elementwise``, but integers become floating-point first, as in NumPy."""
+    """Apply ``primitive`` like ``elementwise``, but convert integers to floats first.
+
+    The float dtype depends on the width of the integers, as in NumPy
+    (``floating_dtype``).
+    """
     return apply(primitive, *floated(name, *operands))
 
 
 def as_floating(name: str, x: ArrayLike) -> ArrayLike:
-    """``x`` with a floating-point dtype."""
+    """Convert ``x`` to a floating-point dtype (``floating_dtype``)."""
     return convert(x, floating_dtype(type_of_operand(name, x).dtype))
 
 
 def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
-    """``operands`` promoted to a floating-point dtype and broadcast."""
+    """Return ``operands`` promoted to one floating-point dtype, and broadcast."""
     converted, types, dtype = promoted(name, operands)
     if dtype not in dtypes.INEXACT:
+        # Choose the float dtype of each operand first: int8 and int16 give float32.
         wide, weak = dtypes.promote((floating_dtype(t.dtype), t.weak) for t in types)
         converted = [convert(x, wide, weak) for x in converted]
     return broadcast(name, converted, types)
 
 
 def is_sharding(device: Any) -> bool:
-    """Whether a parameter ``device`` asks for an array over a mesh."""
+    """Return whether a parameter ``device`` asks for an array over a mesh."""
     return isinstance(device, (NamedSharding, PartitionSpec))
 
 
@@ -337,9 +374,11 @@ def placed(name: str, x: Any, device: Any) -> Any:
 
 
 def beside(result: Any, *operands: ArrayLike) -> Any:
-    """``result``, an array or a tuple of arrays, where its ``operands`` are.
+    """Move ``result`` to where its ``operands`` are, and return it.
 
-    That is on a device, or in the function that is being traced.
+    ``result`` is a NumPy array or a tuple of arrays. If an operand is traced, they
+    become constants of the traced function. If an operand is on a device, they are
+    copied there.
     """
     if any(isinstance(x, Tracer) for x in operands):
         return tree.map(constant, result)
@@ -348,7 +387,10 @@ def beside(result: Any, *operands: ArrayLike) -> Any:
 
 
 def whole(value: Any) -> int:
-    """An integer of Python or NumPy as Python's; ArgumentError for other values."""
+    """Return an integer of Python or NumPy as a Python int.
+
+    Raises ArgumentError for other values, and arrayfn's own error for a traced value.
+    """
     try:
         return value.__index__()
     except ArrayfnError:
@@ -361,7 +403,10 @@ def whole(value: Any) -> int:
 
 
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:
-    """``axis`` counted from the front; AxisError if there is no such axis."""
+    """Return ``axis`` counted from the front; AxisError if there is no such axis.
+
+    ``ndim`` is the number of axes. Errors call the function ``name``.
+    """
     position = whole(axis)
     if not -ndim <= position < ndim:
         raise AxisError(
@@ -373,18 +418,23 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
 
 
 def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """``axis`` (None: all) as ascending axes; raises if one repeats or is missing."""
+    """Return ``axis`` as a tuple of ascending axes, counted from the front.
+
+    ``axis`` is an axis, several axes, or None for all. Raises AxisError if there is no
+    such axis of ``ndim``, and ShapeError if one repeats. Errors call the function
+    ``name``.
+    """
     if axis is None:
         return tuple(range(ndim))
-    given = axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = sorted(normalize_axis(name, a, ndim) for a in given)
+    entries = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = sorted(normalize_axis(name, a, ndim) for a in entries)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: an axis repeats in {axis}", user_location())
     return tuple(axes)
 
 
 def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
-    """An array filled with a scalar ``value``, on the device of ``like``."""
+    """Return an array filled with a scalar ``value``, on the device of ``like``."""
     filler = scalar(value, dtype) if dtypes.is_python_scalar(value) else value
     if isinstance(like, ArrayOnDevice):
         filler = beside(as_array(filler), like)
@@ -392,7 +442,10 @@ def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
 
 
 def same(x: ArrayLike) -> Array:
-    """``x`` itself if it is traced (and so immutable), else a copy."""
+    """Return ``x`` itself if it is traced or on a device, else a copy.
+
+    Traced values and device arrays are immutable, so they need no copy.
+    """
     if isinstance(x, ImmutableArray):
         return cast(Array, x)
     value = as_array(x)
@@ -400,7 +453,7 @@ def same(x: ArrayLike) -> Array:
 
 
 def refuse_out(name: str, out: object) -> None:
-    """ArgumentError if ``out`` is given: functions make new arrays."""
+    """Raise ArgumentError if ``out`` is given, as functions always make new arrays."""
     if out is not None:
         raise ArgumentError(
             f"{name} returns a new array and cannot write into out; leave out out=, "
@@ -410,7 +463,10 @@ def refuse_out(name: str, out: object) -> None:
 
 
 def check_order(name: str, order: object) -> None:
-    """ArgumentError unless ``order`` is one in which new arrays lie: row-major."""
+    """Raise ArgumentError unless ``order`` allows row-major arrays.
+
+    ``order`` is NumPy's parameter. New arrays are always row-major.
+    """
     if order not in ("C", "K", "A", None):
         raise ArgumentError(
             f"{name} makes row-major arrays, for which order is 'C', 'K' or 'A', not "
@@ -422,7 +478,11 @@ def check_order(name: str, order: object) -> None:
 def check_cast(
     name: str, types: Sequence[ArrayType], dtype: DType, casting: str
 ) -> None:
-    """DTypeError if ``casting``, one of NumPy's rules, forbids a conversion."""
+    """Raise DTypeError if ``casting``, one of NumPy's rules, forbids a conversion.
+
+    ``types`` are those of operands that are converted to ``dtype``. Python numbers,
+    whose types are weak, may always be converted.
+    """
     for type in types:
         if not type.weak and not np.can_cast(type.dtype, dtype, casting):  # pyright: ignore[reportArgumentType]
             raise DTypeError(
@@ -432,7 +492,7 @@ def check_cast(
 
 
 def is_row_major(name: str, order: str) -> bool:
-    """Whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
+    """Return whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
     if order not in ("C", "F"):
         raise ArgumentError(
             f"{name}: order must be 'C' or 'F', not {order!r}; results do not depend "
@@ -443,7 +503,10 @@ def is_row_major(name: str, order: str) -> bool:
 
 
 def as_shape(name: str, shape: Any) -> Shape:
-    """``shape``, an integer or a sequence of them, as a tuple of ints."""
+    """Return ``shape``, an integer or a sequence of them, as a tuple of ints.
+
+    Raises ShapeError, about the function ``name``, for a negative extent.
+    """
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(shape, np.ndarray) and shape.ndim == 1:
         entries = shape.tolist()

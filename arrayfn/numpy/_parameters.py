@@ -1,7 +1,8 @@
 """Further keyword arguments of a public function: other names, and hints.
 
-NumPy's name of a parameter is the name. Where another library calls it differently, or
-takes hints about its own algorithms and memory, a program that gives them runs too.
+A parameter has the name that NumPy gives it. Another library may use another name, or
+have hints about its own algorithms and memory. With ``also_takes``, programs that pass
+these names and hints run, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
     """Let a function take ``hints``, which it ignores, and ``names`` of parameters.
 
-    A hint chooses among another library's algorithms, or lets it overwrite memory; the
-    result is the same without. ``names`` maps a name to the parameter's own one.
+    A hint chooses among another library's algorithms, or lets it overwrite memory. The
+    result is the same without the hint. ``names`` maps an alternative name to the name
+    of a parameter. The decorated function raises ArgumentError if both names are given.
 
     >>> @also_takes("check_finite", M="A")
     ... def rank(A, tol=0.0):
@@ -30,11 +32,14 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        """``function`` with the further parameters, and a signature that has them."""
+        """Wrap ``function``, and show the further parameters in its signature.
+
+        The attribute ``hints`` of the result holds the names of the ignored parameters.
+        """
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            """The function, without hints, and with its own names of parameters."""
+            """Call the function without hints, and with its own names of parameters."""
             if options:
                 for hint in hints:
                     options.pop(hint, None)
@@ -60,7 +65,10 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
 
 
 def _rename(function: Any, options: dict[str, Any], name: str, own: str) -> None:
-    """Give the option ``name`` the name ``own``; ArgumentError if both are given."""
+    """Rename the key ``name`` of ``options`` to ``own``, in place.
+
+    Raises ArgumentError, about ``function``, if both are given.
+    """
     if own in options:
         raise ArgumentError(
             f"{function.__name__} was given {name} and {own}, two names of one "

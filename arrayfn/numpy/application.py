@@ -37,20 +37,21 @@ def apply_along_axis(
     """Apply ``func1d`` to each vector of arr along ``axis``.
 
     The axes of the result of ``func1d`` replace ``axis``. ``func1d`` also receives
-    ``args`` and ``options``.
+    ``args`` and ``options``. It is mapped over the other axes by ``vmap``.
     """
     type = ops.type_of_operand("apply_along_axis", arr)
     place = ops.normalize_axis("apply_along_axis", axis, type.ndim)
     along = moveaxis(arr, place, -1)
 
     def mapped(vector: Any) -> Any:
+        """Call ``func1d`` with one vector, and convert its result to an array."""
         return asarray(func1d(vector, *args, **options))
 
     call: Callable[..., Any] = mapped
     for _ in range(type.ndim - 1):
         call = vmap(call)
     result = call(along)
-    new = result.ndim - (type.ndim - 1)
+    new = result.ndim - (type.ndim - 1)  # the number of axes of func1d's result
     return (
         moveaxis(result, tuple(range(-new, 0)), tuple(range(place, place + new)))
         if new
@@ -63,7 +64,8 @@ def apply_over_axes(
 ) -> Array:
     """Apply ``func(a, axis)`` over ``axes``, one after the other.
 
-    If ``func`` removes the axis, the result gets it back with extent 1.
+    If ``func`` removes the axis, the result gets it back with extent 1. Raises
+    ShapeError if ``func`` returns another number of axes.
     """
     ndim = ops.type_of_operand("apply_over_axes", a).ndim
     value = ops.same(a)
@@ -89,15 +91,17 @@ def piecewise(
 ) -> Array:
     """Choose a function or number for each element of x, by the last true condition.
 
-    An additional function applies where no condition is true. Without an additional
-    function, the result is 0 there. Each function is applied to all of x, so it must
-    not fail for elements whose condition is false.
+    ``condlist`` has bool arrays like x, and ``funclist`` a function or number for each.
+    One more function applies where no condition is true; without it, the result is 0
+    there. Each function is applied to all of x, so it must not fail for elements whose
+    condition is false. Functions also receive ``args`` and ``options``. The result has
+    the shape and dtype of x. Raises ArgumentError if the numbers do not fit.
     """
     type = ops.type_of_operand("piecewise", x)
-    given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
+    masks = condlist if isinstance(condlist, (list, tuple)) else [condlist]
     if isinstance(condlist, np.ndarray) and condlist.ndim > type.ndim:
-        given = list(condlist)
-    conditions = [asarray(c) for c in given]
+        masks = list(condlist)  # one array that stacks the conditions
+    conditions = [asarray(c) for c in masks]
     functions = list(funclist)
     if len(functions) not in (len(conditions), len(conditions) + 1):
         raise ArgumentError(
@@ -121,13 +125,15 @@ def piecewise(
 # vectorize
 
 
+# A parenthesized list of names, such as "(m, n)".
 _NAMES = re.compile(r"\s*\(([^()]*)\)\s*")
 
 
 def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
-    """The axes' names of inputs and outputs in a ``signature`` "(m,n),(n)->(m)".
+    """Return the names of axes of the inputs and of the outputs in ``signature``.
 
-    Raises ArgumentError if it is none.
+    "(m,n),(n)->(m)" gives [["m", "n"], ["n"]] and [["m"]]. Raises ArgumentError for
+    text of another form.
     """
     sides = signature.split("->")
     if len(sides) != 2:
@@ -135,7 +141,7 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
             f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
             user_location(),
         )
-    found: list[list[list[str]]] = []
+    names: list[list[list[str]]] = []
     for side in sides:
         rest = _NAMES.sub("", side).strip(" ,")
         if rest:
@@ -143,13 +149,13 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
                 f"vectorize: {signature!r} is not a signature like '(m,n),(n)->(m)'",
                 user_location(),
             )
-        found.append(
+        names.append(
             [
                 [name.strip() for name in group.split(",") if name.strip()]
                 for group in _NAMES.findall(side)
             ]
         )
-    return found[0], found[1]
+    return names[0], names[1]
 
 
 def vectorize(
@@ -160,14 +166,16 @@ def vectorize(
     cache: bool = False,
     signature: str | None = None,
 ) -> Callable[..., Any]:
-    """Map ``pyfunc``, a function of scalars, over arrays.
+    """Return a function that maps ``pyfunc``, a function of scalars, over arrays.
 
     The arrays broadcast. ``signature``, such as "(m,n),(n)->(m)", names the axes of the
     function's own arguments and results. The other axes are mapped. The function
     receives the ``excluded`` arguments (positions and names) unchanged. The function is
     mapped by ``vmap``, not by a loop, so ``cache`` has no effect. ``otypes`` has a
     dtype for each result, or is a text of NumPy's one-letter codes. The results are
-    converted to these dtypes. ``doc`` is the result's docstring.
+    converted to these dtypes. ``doc`` is the result's docstring. Raises ArgumentError
+    for bad ``excluded``. The returned function raises ArgumentError or ShapeError if
+    arguments or results do not fit ``signature`` or ``otypes``.
 
     >>> import numpy as np
     >>> vectorize(lambda x, y: x * y + 1)(np.arange(3), 2)
@@ -184,15 +192,20 @@ def vectorize(
 
     @functools.wraps(pyfunc)
     def vectorized(*args: Any, **options: Any) -> Any:
-        """``pyfunc`` of each member of the arguments' leading axes."""
-        unknown = [name for name in options if name not in excluded]
+        """Call ``pyfunc`` for each index of the leading axes of the arguments.
+
+        Keyword arguments that are not excluded are mapped, too.
+        """
+        by_name = [name for name in options if name not in excluded]
         mapped = [k for k in range(len(args)) if k not in excluded]
         arrays = [asarray(args[k]) for k in mapped] + [
-            asarray(options[name]) for name in unknown
+            asarray(options[name]) for name in by_name
         ]
-        cores, made = [[] for _ in arrays], None
+        # The names of the core axes: those that pyfunc takes and returns itself.
+        # Without a signature, pyfunc takes scalars, and its results are not checked.
+        cores, result_cores = [[] for _ in arrays], None
         if signature is not None:
-            cores, made = _parsed(signature)
+            cores, result_cores = _parsed(signature)
         if len(cores) != len(arrays):
             raise ArgumentError(
                 f"vectorize: {signature!r} is for {plural(len(cores), 'argument')}, "
@@ -202,14 +215,14 @@ def vectorize(
         extents = _check_cores(arrays, cores, signature)
 
         def call(*values: Any) -> Any:
-            """``pyfunc`` of one member, and of the excluded arguments."""
+            """Call ``pyfunc`` with mapped ``values`` and the excluded arguments."""
             passed = list(args)
             for position, value in zip(mapped, values, strict=False):
                 passed[position] = value
-            named = dict(zip(unknown, values[len(mapped) :], strict=True))
+            named = dict(zip(by_name, values[len(mapped) :], strict=True))
             result = pyfunc(*passed, **{**options, **named})
-            if made is not None:
-                _check_results(result, made, dict(extents), signature)
+            if result_cores is not None:
+                _check_results(result, result_cores, dict(extents), signature)
             return result if wanted is None else _as_dtypes(result, wanted)
 
         return _mapped(call, arrays, [len(core) for core in cores])
@@ -219,7 +232,10 @@ def vectorize(
 
 
 def _as_dtypes(result: Any, wanted: Sequence[DType]) -> Any:
-    """``result``, of a vectorized function, in the dtypes ``wanted``."""
+    """Convert ``result``, an array or a tuple, of a vectorized function to dtypes.
+
+    ``wanted`` has a dtype for each array. Raises ArgumentError for another number.
+    """
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(wanted):
         raise ArgumentError(
@@ -240,11 +256,14 @@ def _check_results(
     extents: dict[str, int],
     signature: str | None,
 ) -> None:
-    """Raise if ``result`` does not match ``signature``.
+    """Raise an error unless ``result`` has the arrays and axes of ``signature``.
 
-    ``cores`` are the names of its axes, ``extents`` those that are known.
+    ``cores`` are the names of the axes of each array. ``extents`` are the extents of
+    named axes that the operands determine; those of other names are added. Raises
+    ArgumentError for the number of results, ShapeError for their shapes.
     """
     results = result if isinstance(result, (tuple, list)) else (result,)
+    # One result is an array, and several are a tuple or list.
     if len(results) != len(cores) or (len(cores) == 1) != (results is not result):
         raise ArgumentError(
             f"vectorize: {signature!r} is for {plural(len(cores), 'result')}, but "
@@ -263,7 +282,7 @@ def _check_results(
 
 
 def _counted(result: Any) -> str:
-    """How many results there are, for messages: one, or a tuple of 2, say."""
+    """Return the number of results for errors: "one" or "a tuple of 2", say."""
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
     return "one"
@@ -272,7 +291,11 @@ def _counted(result: Any) -> str:
 def _check_cores(
     arrays: Sequence[Array], cores: Sequence[Sequence[str]], signature: str | None
 ) -> dict[str, int]:
-    """The extents of the axes named in ``signature``."""
+    """Return the extents of the axes that ``cores``, lists of names, give to arrays.
+
+    The names are those of the last axes of each array. Raises ShapeError if an array
+    has too few axes, or one name has two extents.
+    """
     extents: dict[str, int] = {}
     for array, core in zip(arrays, cores, strict=True):
         if array.ndim < len(core):
@@ -289,7 +312,11 @@ def _check_cores(
 def _check_extents(
     shape: Shape, core: Sequence[str], extents: dict[str, int], signature: str | None
 ) -> None:
-    """Record the extents of ``core``; ShapeError if they differ from recorded ones."""
+    """Add the extents of the axes named in ``core`` to ``extents``, in place.
+
+    Raises ShapeError if one differs from a recorded extent, or from a name that is a
+    number.
+    """
     for name, extent in zip(core, shape, strict=True):
         wanted = int(name) if name.isdigit() else extents.setdefault(name, extent)
         if wanted != extent:
@@ -303,9 +330,11 @@ def _check_extents(
 def _mapped(
     function: Callable[..., Any], arrays: Sequence[Array], cores: Sequence[int]
 ) -> Any:
-    """``function`` mapped over all leading axes, along which ``arrays`` broadcast.
+    """Call ``function`` mapped over all leading axes, along which ``arrays`` broadcast.
 
-    ``cores`` are the numbers of trailing axes that it takes itself.
+    ``cores`` has, for each array, the number of trailing axes that ``function`` takes
+    itself. The result, or each result of a tuple, has the broadcast leading axes in
+    front.
     """
     outer = [a.shape[: a.ndim - n] for a, n in zip(arrays, cores, strict=True)]
     shape = ops.broadcast_shape("vectorize", outer)
@@ -314,10 +343,11 @@ def _mapped(
     values: list[Array] = []
     for array, own in zip(arrays, outer, strict=True):
         padded: Shape = (1,) * (len(shape) - len(own)) + own
-        kept = [k for k, n in enumerate(padded) if n == shape[k] and n != 1]
+        mapped = [k for k, n in enumerate(padded) if n == shape[k] and n != 1]
         inner = array.shape[len(own) :]
-        values.append(reshape(array, (*[padded[k] for k in kept], *inner)))
-        dims.append(tuple(0 if k in kept else None for k in range(len(shape))))
+        values.append(reshape(array, (*[padded[k] for k in mapped], *inner)))
+        dims.append(tuple(0 if k in mapped else None for k in range(len(shape))))
+    # One vmap for each axis, the first axis outermost. So the mapped axis is always 0.
     call = function
     for axis in reversed(range(len(shape))):
         along = tuple(d[axis] for d in dims)
@@ -333,13 +363,16 @@ def _mapped(
 
 
 def _with_axes(x: Array, axes: Sequence[int]) -> Array:
+    """Add axes of extent 1 to x, at the positions ``axes`` of the result."""
     return expand_dims(x, tuple(axes))
 
 
 def block(arrays: Any) -> Array:
     """Join nested lists of arrays as blocks.
 
-    The innermost lists are joined along the last axis.
+    The innermost lists are joined along the last axis, the lists around them along the
+    axis before, and so on. Arrays with fewer axes than the result get leading axes of
+    extent 1. Raises ArgumentError if lists are empty or nested to different depths.
 
     >>> import numpy as np
     >>> block([[np.ones((1, 2)), 2.0], [3.0, np.full((1, 2), 4.0)]])
@@ -353,7 +386,10 @@ def block(arrays: Any) -> Array:
 
 
 def _depth(arrays: Any) -> int:
-    """How deep lists are nested; ArgumentError if that differs."""
+    """Return how deep lists are nested; ArgumentError if the depth differs.
+
+    An empty list raises the same error.
+    """
     if not isinstance(arrays, list):
         return 0
     depths = {_depth(part) for part in arrays}
@@ -366,7 +402,7 @@ def _depth(arrays: Any) -> int:
 
 
 def _leaves(arrays: Any) -> Any:
-    """The arrays in nested lists."""
+    """Yield the arrays in nested lists, in order."""
     if isinstance(arrays, list):
         for part in arrays:
             yield from _leaves(part)
@@ -375,9 +411,10 @@ def _leaves(arrays: Any) -> Any:
 
 
 def _joined(arrays: Any, ndim: int, depth: int, axes: int) -> Array:
-    """Nested lists of arrays, joined along the last axes, the innermost list's first.
+    """Join nested lists of arrays along the last axes, the innermost lists first.
 
-    ``depth`` is that of the lists, ``axes`` the number of axes of the result.
+    ``depth`` is that of the lists. ``ndim`` and ``axes`` are both the number of axes of
+    the result, so the outermost lists are joined along axis ``ndim - depth``.
     """
     if not isinstance(arrays, list):
         value = asarray(arrays)

@@ -50,9 +50,9 @@ true_divide = divide
 
 
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floor of x / y, in the dtype of x and y.
+    """Return the floor of x / y, elementwise, in the dtype of x and y.
 
-    Integers divided by 0 give 0.
+    Bools give int8, and integers divided by 0 give 0.
     """
     return ops.elementwise(
         e.floor_divide, "floor_divide", x, y, dtype=_number("floor_divide", x, y)
@@ -60,7 +60,10 @@ def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def remainder(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Return x - floor(x / y) * y, elementwise, with the sign of y."""
+    """Return x - floor(x / y) * y, elementwise, which has the sign of y.
+
+    The dtype is that of x and y; bools give int8.
+    """
     return ops.elementwise(
         e.remainder, "remainder", x, y, dtype=_number("remainder", x, y)
     )
@@ -70,20 +73,24 @@ mod = remainder
 
 
 def fmod(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Return x - trunc(x / y) * y, elementwise, with the sign of x."""
+    """Return x - trunc(x / y) * y, elementwise, which has the sign of x.
+
+    The dtype is that of x and y; bools give int8.
+    """
     return ops.elementwise(e.fmod, "fmod", x, y, dtype=_number("fmod", x, y))
 
 
 def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
-    """The pair of the results of ``floor_divide`` and ``remainder``."""
+    """Return the pair of the results of ``floor_divide`` and ``remainder``."""
     return floor_divide(x, y), remainder(x, y)
 
 
 def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Raise x to the power y, elementwise.
 
-    A small Python integer as exponent becomes multiplications, and 0.5 becomes a square
-    root. Raises ArgumentError if x has integers and y is a negative Python integer.
+    A Python number of magnitude 1 to 8 without a fraction becomes multiplications, and
+    0.5 becomes a square root. Raises ArgumentError if x has integers and y is a
+    negative Python integer.
     """
     if dtypes.is_python_scalar(y) and not isinstance(y, (bool, complex)):
         types = [ops.type_of_operand("power", a) for a in (x, y)]
@@ -105,7 +112,10 @@ pow = power
 
 
 def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
-    """x to the power y by multiplications or a root; None for other exponents."""
+    """Return x to the power y by multiplications or a root; None for other exponents.
+
+    Exponents of magnitude 1 to 8 are computed by repeated squaring.
+    """
     if y == 0.5:
         return sqrt(x)
     size = -y if y < 0 else y
@@ -113,6 +123,7 @@ def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
         return None
     exponent = int(size)
     result: Array | None = None
+    # factor is x, x**2, x**4, ...; the result has those of the bits set in exponent.
     factor = x
     while exponent:
         if exponent & 1:
@@ -122,7 +133,7 @@ def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
             factor = apply(e.square, factor)
     if y < 0:
         return reciprocal(result)
-    return ops.same(result) if result is x else result
+    return ops.same(result) if result is x else result  # x**1 is a copy of x
 
 
 def float_power(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -150,7 +161,10 @@ def positive(x: ArrayLike, /) -> Array:
 
 
 def absolute(x: ArrayLike, /) -> Array:
-    """The absolute value, elementwise; it is real for complex x."""
+    """Return the absolute value, elementwise, in the dtype of x.
+
+    That of a complex number is real.
+    """
     dtype = ops.type_of_operand("absolute", x).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.complex_abs, "absolute", x)
@@ -163,35 +177,36 @@ abs = absolute
 
 
 def fabs(x: ArrayLike, /) -> Array:
-    """The absolute value of real x, in floating-point."""
+    """Return the absolute value of real x, as floating-point numbers."""
     return ops.floating(e.absolute, "fabs", x)
 
 
 def sign(x: ArrayLike, /) -> Array:
-    """The sign of x: -1, 0 or 1.
+    """Return the sign of x: -1, 0 or 1, in the dtype of x.
 
-    For complex x, it is x / abs(x).
+    For complex x, it is x / abs(x), and 0 for 0.
     """
     if ops.type_of_operand("sign", x).dtype in dtypes.COMPLEX:
         size = absolute(x)
-        nothing = ops.elementwise(discrete.eq, "sign", size, 0)
-        safe = ops.elementwise(e.add, "sign", size, ops.convert(nothing, size.dtype))
+        is_zero = ops.elementwise(discrete.eq, "sign", size, 0)
+        # Divide 0 by 1, not by 0, which would give NaN.
+        safe = ops.elementwise(e.add, "sign", size, ops.convert(is_zero, size.dtype))
         zero = ops.scalar(0, ops.type_of_operand("sign", x).dtype)
-        return apply(e.select, nothing, zero, divide(x, safe))
+        return apply(e.select, is_zero, zero, divide(x, safe))
     return ops.elementwise(e.sign, "sign", x)
 
 
 def square(x: ArrayLike, /) -> Array:
-    """x * x, elementwise."""
+    """Return x * x, elementwise; bools give int8."""
     return ops.elementwise(e.square, "square", x, dtype=_number("square", x))
 
 
 def reciprocal(x: ArrayLike, /) -> Array:
-    """Return 1 / x, elementwise; integers are divided as integers."""
+    """Return 1 / x, elementwise; integers are divided as integers, towards zero."""
     if ops.type_of_operand("reciprocal", x).dtype in dtypes.INEXACT:
         return ops.elementwise(e.reciprocal, "reciprocal", x)
     one = ops.scalar(1, _number("reciprocal", x))
-    # Truncating division differs from floor_divide only for x < -1, where it is 0.
+    # Division towards zero differs from floor_divide only for x < -1, where it gives 0.
     quotient = ops.elementwise(
         e.floor_divide, "reciprocal", one, x, dtype=_number("reciprocal", x)
     )
@@ -201,22 +216,28 @@ def reciprocal(x: ArrayLike, /) -> Array:
 
 
 def sqrt(x: ArrayLike, /) -> Array:
-    """The square root, elementwise; NaN for negative real x."""
+    """Return the square root, elementwise; NaN for negative real x.
+
+    Integers give floats.
+    """
     return ops.floating(special.sqrt, "sqrt", x)
 
 
 def cbrt(x: ArrayLike, /) -> Array:
-    """The real cube root, elementwise."""
+    """Return the real cube root, elementwise; integers give floats."""
     return ops.floating(special.cbrt, "cbrt", x)
 
 
 def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The square root of x**2 + y**2, without intermediate overflow."""
+    """Return the square root of x**2 + y**2, without intermediate overflow.
+
+    Integers give floats.
+    """
     return ops.floating(e.hypot, "hypot", x, y)
 
 
 def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y, elementwise; NaN if either is NaN.
+    """Return the larger of x and y, elementwise; NaN if either is NaN.
 
     Complex numbers are ordered by their real parts, then by their imaginary parts.
     """
@@ -231,7 +252,7 @@ def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y, elementwise; NaN if either is NaN.
+    """Return the smaller of x and y, elementwise; NaN if either is NaN.
 
     Complex numbers are ordered by their real parts, then by their imaginary parts.
     """
@@ -246,21 +267,28 @@ def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _chosen_complex(before: Primitive, a: ArrayLike, b: ArrayLike) -> Array:
-    """``a`` where it comes before ``b`` or is NaN, else ``b``, both complex."""
+    """Return ``a`` where it comes before ``b`` or is NaN, else ``b``, both complex.
+
+    ``before`` is the comparison of real numbers, lt or gt. Complex numbers are compared
+    by their real parts, then by their imaginary parts.
+    """
     either, both = discrete.bitwise_or, discrete.bitwise_and
     (real_a, imag_a), (real_b, imag_b) = (
         (apply(c.real, x), apply(c.imag, x)) for x in (a, b)
     )
     tie = apply(discrete.eq, real_a, real_b)
     by_imag = apply(both, tie, apply(before, imag_a, imag_b))
-    first = apply(either, apply(before, real_a, real_b), by_imag)
-    valid = apply(discrete.bitwise_not, apply(discrete.isnan, b))
-    first = apply(either, apply(discrete.isnan, a), apply(both, valid, first))
-    return apply(e.select, first, a, b)
+    a_first = apply(either, apply(before, real_a, real_b), by_imag)
+    # If one of the two is NaN, choose that one.
+    b_is_number = apply(discrete.bitwise_not, apply(discrete.isnan, b))
+    choose_a = apply(
+        either, apply(discrete.isnan, a), apply(both, b_is_number, a_first)
+    )
+    return apply(e.select, choose_a, a, b)
 
 
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The larger of ``x1`` and ``x2``, elementwise.
+    """Return the larger of ``x1`` and ``x2``, elementwise.
 
     If one of the two is NaN, the result is the other.
     """
@@ -268,7 +296,7 @@ def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The smaller of ``x1`` and ``x2``, elementwise.
+    """Return the smaller of ``x1`` and ``x2``, elementwise.
 
     If one of the two is NaN, the result is the other.
     """
@@ -276,7 +304,10 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
-    """``extreme`` of x and y; the other one where one of them is NaN."""
+    """Return ``extreme``, the maximum or minimum of x and y, but ignore NaN.
+
+    Where one of x and y is NaN, the result is the other one.
+    """
     dtype = extreme.dtype
     if dtype not in dtypes.INEXACT:
         return extreme
@@ -287,12 +318,15 @@ def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
 
 
 def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x with the sign of y, elementwise."""
+    """Return x with the sign of y, elementwise; integers give floats."""
     return ops.floating(e.copysign, "copysign", x, y)
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The step function: 0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
+    """Return the step function of x, elementwise: 0 for x < 0 and 1 for x > 0.
+
+    It is y for x == 0, and NaN for NaN. Integers give floats.
+    """
     x, y = ops.floated("heaviside", x, y)
     dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
@@ -305,21 +339,24 @@ def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def floor(x: ArrayLike, /) -> Array:
-    """The largest integer not above x, in x's dtype."""
+    """Return the largest integer not above x, elementwise, in the dtype of x."""
     if ops.type_of_operand("floor", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
     return ops.elementwise(discrete.floor, "floor", x)
 
 
 def ceil(x: ArrayLike, /) -> Array:
-    """The smallest integer not below x, in x's dtype."""
+    """Return the smallest integer not below x, elementwise, in the dtype of x."""
     if ops.type_of_operand("ceil", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
     return ops.elementwise(discrete.ceil, "ceil", x)
 
 
 def trunc(x: ArrayLike, out: None = None) -> Array:
-    """x rounded towards zero, in x's dtype."""
+    """Round x towards zero, elementwise, in the dtype of x.
+
+    Raises ArgumentError if ``out`` is given.
+    """
     ops.refuse_out("trunc", out)
     if ops.type_of_operand("trunc", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
@@ -330,9 +367,11 @@ fix = trunc
 
 
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
-    """Round ``a`` to ``decimals`` places, in the dtype of ``a``.
+    """Round ``a`` to ``decimals`` decimal places, in the dtype of ``a``.
 
-    A tie is rounded to the even digit.
+    A tie is rounded to the even digit. Negative ``decimals`` round to tens, hundreds
+    and so on. Both parts of a complex number are rounded. Raises ArgumentError if
+    ``out`` is given.
     """
     ops.refuse_out("round", out)
     decimals = ops.whole(decimals)
@@ -354,7 +393,7 @@ around = round
 
 
 def rint(x: ArrayLike, /) -> Array:
-    """Round x to the nearest integer, as a float.
+    """Round x to the nearest integer, elementwise; integers give floats.
 
     A tie is rounded to the even integer. Both parts of a complex x are rounded.
     """
@@ -364,7 +403,7 @@ def rint(x: ArrayLike, /) -> Array:
 
 
 def _rounded_integers(x: ArrayLike, decimals: int) -> Array:
-    """x rounded to a power of ten: ``decimals`` is negative."""
+    """Round integers x to the nearest multiple of 10**-decimals, for decimals < 0."""
     scale = 10**-decimals
     whole = ops.elementwise(discrete.round, "round", divide(x, scale))
     return ops.convert(multiply(whole, float(scale)), x.dtype)
@@ -381,9 +420,10 @@ def clip(
 ) -> Array:
     """Limit ``a`` to [min, max], elementwise; None is no limit.
 
-    ``a_min`` and ``a_max`` are NumPy's older names. At a limit the derivative is 1/2,
-    like that of ``maximum`` and ``minimum``. The derivative of ``lax.clamp`` is 0
-    there.
+    The result has the dtype and shape to which ``a`` and the limits promote and
+    broadcast. ``a_min`` and ``a_max`` are NumPy's older names. At a limit the
+    derivative is 1/2, like that of ``maximum`` and ``minimum``. The derivative of
+    ``lax.clamp`` is 0 there. Raises ArgumentError if ``out`` is given.
     """
     ops.refuse_out("clip", out)
     low = a_min if min is None else min
@@ -401,14 +441,14 @@ def clip(
 
 
 def real(val: ArrayLike) -> Array:
-    """The real part of ``val``, or ``val`` itself if it is real."""
+    """Return the real part of ``val``, or ``val`` itself if it is real."""
     if ops.type_of_operand("real", val).dtype not in dtypes.COMPLEX:
         return ops.same(val)
     return ops.elementwise(c.real, "real", val)
 
 
 def imag(val: ArrayLike) -> Array:
-    """The imaginary part of ``val``; zeros if ``val`` is real."""
+    """Return the imaginary part of ``val``; zeros of its dtype if ``val`` is real."""
     dtype = ops.type_of_operand("imag", val).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.imag, "imag", val)
@@ -416,7 +456,7 @@ def imag(val: ArrayLike) -> Array:
 
 
 def conj(x: ArrayLike, /) -> Array:
-    """The complex conjugate of x, or x itself if it is real."""
+    """Return the complex conjugate of x, or x itself if it is real."""
     if ops.type_of_operand("conj", x).dtype not in dtypes.COMPLEX:
         return ops.same(x)
     return ops.elementwise(c.conj, "conj", x)
@@ -426,13 +466,16 @@ conjugate = conj
 
 
 def angle(z: ArrayLike, deg: bool = False) -> Array:
-    """The angle of complex z, within (-pi, pi], or in degrees with ``deg``."""
+    """Return the angle of complex z in radians, within (-pi, pi].
+
+    With ``deg``, it is in degrees.
+    """
     value = ops.floating(special.atan2, "angle", imag(z), real(z))
     return multiply(value, 180.0 / np.pi) if deg else value
 
 
 def _number(name: str, *operands: ArrayLike) -> DType:
-    """The promoted dtype; int8 instead of bool, as in NumPy's arithmetic.
+    """Return the promoted dtype; int8 instead of bool, as in NumPy's arithmetic.
 
     Errors call the function ``name``.
     """
@@ -441,7 +484,7 @@ def _number(name: str, *operands: ArrayLike) -> DType:
 
 
 def _signed(x: ArrayLike) -> bool:
-    """Whether the dtype of x is a signed integer's."""
+    """Return whether the dtype of x is a signed integer's."""
     dtype = (
         x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number("abs", x)
     )

@@ -24,27 +24,29 @@ from arrayfn.tracing import apply
 
 
 def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
-    """x in the dtype to compute in, and the dtype of the result.
+    """Return x in the dtype to compute in, and the dtype of the result.
 
-    float16 and bfloat16 that the same kernel computes come as unrounded float32, as in
-    a sum. Errors call the function ``name``.
+    ``dtype`` is that of the result, if given. Half precision is computed in float32: if
+    the kernel that computes x also computes the mean, x is not rounded to 16 bits
+    before (``excess``). Errors call the function ``name``.
     """
-    given = ops.type_of_operand(name, x).dtype
+    own_dtype = ops.type_of_operand(name, x).dtype
     if dtype is not None:
         result = dtypes.canonical(dtype)
     else:
-        result = ops.inexact_dtype(name, given)
+        result = ops.inexact_dtype(name, own_dtype)
     wide = dtypes.compute_dtype(result)
-    if given in dtypes.HALF_PRECISION and wide == dtypes.float32:
+    if own_dtype in dtypes.HALF_PRECISION and wide == dtypes.float32:
         convert = conversion.convert_element_type
         return apply(convert, x, dtype=wide, excess=True), result
     return ops.convert(x, wide), result
 
 
 def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Any:
-    """The number of elements over ``axis`` that count, as a number or an array.
+    """Return the number of elements over ``axis`` that count.
 
-    ``keepdims`` is as in ``mean``.
+    This is a float without a mask ``where``, and otherwise an array, which ``keepdims``
+    shapes as in ``mean``.
     """
     extents = shape(x)
     if where is not None:
@@ -64,9 +66,12 @@ def mean(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The arithmetic mean over ``axis``.
+    """Return the arithmetic mean over ``axis``, in the dtype of ``a`` or float64.
 
-    Integers give a float64 mean. The mean of no elements is NaN.
+    ``axis`` is an axis, several, or None for all. Integers give a float64 mean.
+    ``dtype`` is that of the result. Only elements where ``where`` is true count. The
+    mean of no elements is NaN. ``keepdims`` leaves the reduced axes with extent 1.
+    Raises ArgumentError if ``out`` is given.
     """
     ops.refuse_out("mean", out)
     wide, result = _wide("mean", a, dtype)
@@ -74,6 +79,7 @@ def mean(
 
 
 def _mean(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Array:
+    """Return the mean of x, in its dtype; the parameters are those of ``mean``."""
     total = sum(x, axis, keepdims=keepdims, where=where)
     return divide(total, _count(x, axis, keepdims, where))
 
@@ -85,10 +91,11 @@ def average(
     returned: bool = False,
     keepdims: bool = False,
 ) -> Any:
-    """The mean over ``axis``, weighted by ``weights``.
+    """Return the mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has the shape of ``a``, or one extent for each axis in ``axis``. With
-    ``returned``, the result is the pair of the mean and the sum of the weights.
+    ``weights`` has the shape of ``a``, or one extent for each axis in ``axis``;
+    ShapeError otherwise. With ``returned``, the result is the pair of the mean and the
+    sum of the weights, both of one shape. ``axis`` and ``keepdims`` are as in ``mean``.
     """
     if weights is None:
         plain = mean(a, axis, keepdims=keepdims)
@@ -96,16 +103,17 @@ def average(
             return plain
         count = _count(a, axis, keepdims, None)
         return plain, ops.full(count, plain.shape, plain.dtype)
-    type, given = (ops.type_of_operand("average", v) for v in (a, weights))
-    if axis is not None and given.shape != type.shape:
+    type, weight_type = (ops.type_of_operand("average", v) for v in (a, weights))
+    if axis is not None and weight_type.shape != type.shape:
         axes = axis if isinstance(axis, (tuple, list)) else (axis,)
         places = [ops.normalize_axis("average", each, type.ndim) for each in axes]
-        if given.shape != tuple(type.shape[place] for place in places):
+        if weight_type.shape != tuple(type.shape[place] for place in places):
             raise ShapeError(
                 f"average over axes {tuple(places)} of {type} takes weights for "
-                f"these axes or for all axes, not {given}",
+                f"these axes or for all axes, not {weight_type}",
                 user_location(),
             )
+        # Put the axes of the weights into the order of ``a``, and broadcast them.
         order = sorted(range(len(places)), key=places.__getitem__)
         ascending = apply(views.transpose, weights, permutation=tuple(order))
         weights = apply(
@@ -129,10 +137,10 @@ def _variance(
     where: ArrayLike | None,
     mean: ArrayLike | None,
 ) -> tuple[Array, DType]:
-    """The variance in the dtype to compute in, and the dtype of the result.
+    """Return the variance in the dtype to compute in, and the dtype of the result.
 
-    The divisor is the count less ``correction``. Errors call the function ``name``; the
-    other parameters, as ``keepdims``, are those of ``var``.
+    The divisor is the count minus ``correction``. Errors call the function ``name``.
+    The other parameters are those of ``var``.
     """
     x, result = _wide(name, a, dtype)
     if mean is None:
@@ -141,6 +149,7 @@ def _variance(
     distance = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
     total = sum(square(distance), axis, keepdims=keepdims, where=where)
     count = _count(x, axis, keepdims, where) - correction
+    # As in NumPy, a divisor below 0 counts as 0: the result is NaN or infinite.
     if where is None:
         value = divide(total, count if count > 0 else 0.0)
     else:
@@ -160,14 +169,17 @@ def var(
     mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
-    """The variance over ``axis``: the mean squared distance from the mean.
+    """Return the variance over ``axis``: the mean squared distance from the mean.
 
     The divisor is the count minus ``correction``, which NumPy also calls ``ddof``.
-    ``mean`` is the mean, if it was computed before with ``keepdims=True``.
+    ``mean`` is the mean, if it was computed before with ``keepdims=True``. The result
+    is real. The other parameters, dtypes and errors are those of the function ``mean``.
     """
     ops.refuse_out("var", out)
-    less = ddof if correction is None else correction
-    return ops.convert(*_variance("var", a, axis, dtype, less, keepdims, where, mean))
+    subtracted = ddof if correction is None else correction
+    return ops.convert(
+        *_variance("var", a, axis, dtype, subtracted, keepdims, where, mean)
+    )
 
 
 def std(
@@ -182,8 +194,11 @@ def std(
     mean: ArrayLike | None = None,
     correction: float | None = None,
 ) -> Array:
-    """The standard deviation over ``axis``: the square root of ``var``."""
+    """Return the standard deviation over ``axis``: the square root of ``var``.
+
+    The parameters, dtypes and errors are those of ``var``.
+    """
     ops.refuse_out("std", out)
-    less = ddof if correction is None else correction
-    value, wanted = _variance("std", a, axis, dtype, less, keepdims, where, mean)
+    subtracted = ddof if correction is None else correction
+    value, wanted = _variance("std", a, axis, dtype, subtracted, keepdims, where, mean)
     return ops.convert(sqrt(value), wanted)

@@ -18,10 +18,12 @@ from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.numpy.transcendental import exp
 from arrayfn.transforms.custom import custom_jvp
 
-_BORDER = 8.0
+_BORDER = 8.0  # between the two methods
+# The coefficients of (x / 2)**2k in I0(x), and of the same times x / 2 in I1(x).
 _SERIES_0 = tuple(1 / math.factorial(k) ** 2 for k in range(27))
 _SERIES_1 = tuple(1 / (math.factorial(k) * math.factorial(k + 1)) for k in range(27))
-# Of 16 / x - 1, interpolating at Chebyshev's nodes: within 2**-53.7 and 2**-55.3.
+# The coefficients of exp(-x) sqrt(x) I(x), for x > 8, as a polynomial in 16 / x - 1. It
+# interpolates at Chebyshev's nodes, with errors below 2**-53.7 (I0) and 2**-55.3 (I1).
 _LARGE_0 = (
     0.4021765094450081,
     0.0033605519836678944,
@@ -82,9 +84,10 @@ _LARGE_1 = (
 
 @quiet
 def bessel_i0e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) I0(x), within 1e-15 of the true value.
+    """Return exp(-abs(x)) I0(x), elementwise, within 1e-15 of the true value.
 
-    The derivative at 0 is 0.
+    I0 is the modified Bessel function of order 0. The computation is in float64, and
+    the result has the float dtype of x. The derivative at 0 is 0.
 
     >>> bessel_i0e(0.0)
     array(1.)
@@ -95,7 +98,10 @@ def bessel_i0e(x: ArrayLike) -> Array:
 
 @quiet
 def bessel_i1e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) I1(x), within 1e-15 of the true value.
+    """Return exp(-abs(x)) I1(x), elementwise, within 1e-15 of the true value.
+
+    I1 is the modified Bessel function of order 1. The computation is in float64, and
+    the result has the float dtype of x.
 
     >>> bessel_i1e(0.0)
     array(0.)
@@ -106,14 +112,20 @@ def bessel_i1e(x: ArrayLike) -> Array:
 
 @quiet
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function I0(x); it is infinite on overflow."""
+    """Return the modified Bessel function I0(x), elementwise; infinite on overflow.
+
+    The computation is in float64, and the result has the float dtype of x.
+    """
     (x,), dtype = in_float64("i0", x)
     return ops.convert(_i0(x), dtype)
 
 
 @quiet
 def i1(x: ArrayLike) -> Array:
-    """The modified Bessel function I1(x); infinite on overflow."""
+    """Return the modified Bessel function I1(x), elementwise; infinite on overflow.
+
+    The computation is in float64, and the result has the float dtype of x.
+    """
     (x,), dtype = in_float64("i1", x)
     return ops.convert(_i1(x), dtype)
 
@@ -121,12 +133,13 @@ def i1(x: ArrayLike) -> Array:
 def _scaled(
     x: Array, small: tuple[float, ...], large: tuple[float, ...], order: int
 ) -> Array:
-    """exp(-abs(x)) times the Bessel function I of ``order`` 0 or 1.
+    """Return exp(-abs(x)) times the Bessel function I of ``order`` 0 or 1.
 
-    ``small`` and ``large`` are the coefficients of polynomials on both sides of
-    ``_BORDER``.
+    ``small`` are the coefficients of the power series for abs(x) <= 8, and ``large``
+    those of the polynomial in 16 / x - 1 beyond.
     """
     a = absolute(x)
+    # Each formula gets operands from its own side of the border.
     near = minimum(a, _BORDER)
     below = horner(0.25 * near * near, small) * exp(-near)
     if order:
@@ -135,69 +148,79 @@ def _scaled(
     above = horner(2.0 * _BORDER / far - 1.0, large) / sqrt(far)
     value = where(a > _BORDER, above, below)
     value = where(isnan(x), x, value)
-    return where(x < 0, -value, value) if order else value
+    return where(x < 0, -value, value) if order else value  # I1 is odd
 
 
 @custom_jvp
 def _i0e(x: Array) -> Array:
+    """Compute exp(-abs(x)) I0(x) for float64 x."""
     return _scaled(x, _SERIES_0, _LARGE_0, 0)
 
 
 @custom_jvp
 def _i1e(x: Array) -> Array:
+    """Compute exp(-abs(x)) I1(x) for float64 x."""
     return _scaled(x, _SERIES_1, _LARGE_1, 1)
 
 
-# Rules call the formulas, not each other, because rules would nest without end.
+# Rules call ``function``, the formula without its rule: if rules called each other,
+# they would nest without end.
 
 
 @_i0e.defjvp
 def _i0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: i1e(x) - sign(x) i0e(x)."""
+    """Return the value and its tangent; the derivative is i1e(x) - sign(x) i0e(x)."""
     (x,), (dx,) = primals, tangents
-    value = _i0e.function(x)
+    value = _i0e.function(x)  # the formula, without this rule
     return value, (_i1e.function(x) - sign(x) * value) * dx
 
 
 @_i1e.defjvp
 def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: i0e(x) - (sign(x) + 1 / x) i1e(x)."""
+    """Return the value and its tangent, by the derivative of i1e.
+
+    It is i0e(x) - (sign(x) + 1 / x) i1e(x).
+    """
     (x,), (dx,) = primals, tangents
-    value = _i1e.function(x)
+    value = _i1e.function(x)  # the formula, without this rule
     # I1(x) / x is 1/2 at 0.
     zero = x == 0
     ratio = where(zero, 0.5, value / where(zero, 1.0, x))
     return value, (_i0e.function(x) - sign(x) * value - ratio) * dx
 
 
-# Without the factor they are analytic. Near 0 they are their power series, whose
-# derivatives of all orders are accurate there.
+# Without the factor exp(-abs(x)), I0 and I1 are analytic. Up to 8 they are computed by
+# their power series, whose derivatives of all orders are accurate there.
 
 
 @custom_jvp
 def _i0(x: Array) -> Array:
+    """Compute I0(x) for float64 x."""
     return _unscaled(x, _series(x, _SERIES_0), _scaled(x, _SERIES_0, _LARGE_0, 0))
 
 
 @custom_jvp
 def _i1(x: Array) -> Array:
+    """Compute I1(x) for float64 x."""
     near = 0.5 * _near(x) * _series(x, _SERIES_1)
     return _unscaled(x, near, _scaled(x, _SERIES_1, _LARGE_1, 1))
 
 
 @_i0.defjvp
 def _i0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return the value and its tangent; the derivative of I0 is I1."""
     (x,), (dx,) = primals, tangents
     return _i0(x), _i1(x) * dx
 
 
 @_i1.defjvp
 def _i1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: i0(x) - i1(x) / x."""
+    """Return the value and its tangent; the derivative is I0(x) - I1(x) / x."""
     (x,), (dx,) = primals, tangents
     value = _i1(x)
     far = absolute(x) > _BORDER
-    # I1(x) / x, which tends to infinity as I0 does.
+    # I1(x) / x beyond the border. I1 and I0 are both infinite at infinity, where their
+    # difference would be NaN; the true derivative is infinite.
     beyond = value / where(far, where(isinf(x), 1.0, x), 1.0)
     ratio = where(far, beyond, 0.5 * _series(x, _SERIES_1))
     slope = where(isinf(x), math.inf, _i0(x) - ratio)
@@ -205,18 +228,19 @@ def _i1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _near(x: Array) -> Array:
-    """x up to the limit, 0 beyond."""
+    """Return x where abs(x) <= 8, and 0 beyond."""
     return where(absolute(x) > _BORDER, 0.0, x)
 
 
 def _series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """Return the polynomial with these coefficients in (x / 2)**2; x = 0 beyond 8."""
     half = 0.5 * _near(x)
     return horner(half * half, coefficients)
 
 
 def _unscaled(x: Array, near: Array, scaled: Array) -> Array:
-    """``near`` up to the limit, beyond it exp(abs(x)) times ``scaled``."""
-    # In two steps, as exp(x) overflows first.
+    """Return ``near`` for abs(x) <= 8, and exp(abs(x)) times ``scaled`` beyond."""
+    # Multiply by exp(x / 2) twice: exp(x) overflows before the product does.
     half = exp(0.5 * absolute(x))
     beyond = where(isinf(x), copysign(math.inf, scaled), scaled * half * half)
     return where(absolute(x) > _BORDER, beyond, near)

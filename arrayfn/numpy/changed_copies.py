@@ -9,7 +9,10 @@ from arrayfn.numpy.updates import IndexedUpdate
 
 
 def at(x: ArrayLike, /) -> At:
-    """``at(x)[index].set(y)``: the ``x.at`` of traced arrays, for any array.
+    """Return ``At(x)``, so that ``at(x)[index].set(y)`` is a changed copy of x.
+
+    This is ``x.at`` of traced arrays, for any array. The methods of an indexed update
+    are those of ``IndexedUpdate``.
 
     >>> import numpy as np
     >>> at(np.zeros(3))[1].add(5.0)
@@ -19,10 +22,12 @@ def at(x: ArrayLike, /) -> At:
 
 
 class At:
-    """``x.at``: index it with the elements of x to change."""
+    """The attribute ``x.at``; index it with the elements of x to change."""
 
     def __init__(self, x: ArrayLike) -> None:
+        """Keep x, the array of which copies are made."""
         self._x = x
 
     def __getitem__(self, index: Any) -> IndexedUpdate:
+        """Return the update of ``x[index]``, whose methods make changed copies of x."""
         return IndexedUpdate(self._x, index)

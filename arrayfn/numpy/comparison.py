@@ -18,19 +18,23 @@ from arrayfn.tracing.keys import Key
 
 
 def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Array:
-    """The comparison ``primitive``, exact where int64 meets uint64."""
+    """Apply the comparison ``primitive``, exactly even if int64 meets uint64.
+
+    Errors call the function ``name``.
+    """
     first, second = getattr(x, "dtype", None), getattr(y, "dtype", None)
     if first is not second:
-        kinds = {first, second}
-        if dtypes.uint64 in kinds and kinds & dtypes.SIGNED:
+        operand_dtypes = {first, second}
+        if dtypes.uint64 in operand_dtypes and operand_dtypes & dtypes.SIGNED:
             return _compare_signs(primitive, name, x, y)
     try:
         return ops.elementwise(primitive, name, x, y)
     except OverflowError:
-        # A Python integer outside the other's range: compare both as float64.
+        # A Python integer is outside of the array's dtype: compare both as float64.
         return ops.elementwise(primitive, name, x, y, dtype=dtypes.float64)
 
 
+# The comparison that is true for (y, x) where the key is true for (x, y).
 _MIRRORED: Final = {
     discrete.eq: discrete.eq,
     discrete.ne: discrete.ne,
@@ -46,103 +50,104 @@ def _compare_signs(
 ) -> Array:
     """Compare signed integers with uint64 integers exactly.
 
-    The signed ones are compared as uint64; negative ones are less than all uint64
-    numbers. One of ``x`` and ``y`` is uint64, and the other is signed. Errors call the
-    function ``name``.
+    One of ``x`` and ``y`` is uint64, and the other is signed. NumPy would compare both
+    as float64. Here, signed integers of 0 or more are compared as uint64, and negative
+    ones are less than all uint64 integers. Errors call the function ``name``.
     """
     if ops.type_of_operand(name, x).dtype == dtypes.uint64:
-        x, y, primitive = y, x, _MIRRORED[primitive]
-    size = ops.elementwise(primitive, name, ops.convert(x, dtypes.uint64), y)
-    if primitive in (discrete.eq, discrete.gt, discrete.ge):
+        x, y, primitive = y, x, _MIRRORED[primitive]  # x is the signed one
+    as_unsigned = ops.elementwise(primitive, name, ops.convert(x, dtypes.uint64), y)
+    if primitive in (discrete.eq, discrete.gt, discrete.ge):  # false for negative x
         is_natural = ops.elementwise(discrete.ge, name, x, 0)
-        return ops.elementwise(discrete.bitwise_and, name, is_natural, size)
+        return ops.elementwise(discrete.bitwise_and, name, is_natural, as_unsigned)
     is_negative = ops.elementwise(discrete.lt, name, x, 0)
-    return ops.elementwise(discrete.bitwise_or, name, is_negative, size)
+    return ops.elementwise(discrete.bitwise_or, name, is_negative, as_unsigned)
 
 
 def equal(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x == y: bool."""
+    """Return whether x == y, as bools."""
     return _compare(discrete.eq, "equal", x, y)
 
 
 def not_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x != y: bool."""
+    """Return whether x != y, as bools."""
     return _compare(discrete.ne, "not_equal", x, y)
 
 
 def less(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x < y: bool."""
+    """Return whether x < y, as bools."""
     return _compare(discrete.lt, "less", x, y)
 
 
 def less_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x <= y: bool."""
+    """Return whether x <= y, as bools."""
     return _compare(discrete.le, "less_equal", x, y)
 
 
 def greater(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x > y: bool."""
+    """Return whether x > y, as bools."""
     return _compare(discrete.gt, "greater", x, y)
 
 
 def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x >= y: bool."""
+    """Return whether x >= y, as bools."""
     return _compare(discrete.ge, "greater_equal", x, y)
 
 
 def _truth(x: ArrayLike, name: str) -> ArrayLike:
+    """Return x as bools: whether each element is not 0."""
     dtype = ops.type_of_operand(name, x).dtype
     return x if dtype == dtypes.bool_ else not_equal(x, 0)
 
 
 def logical_and(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether both x and y are true (not 0): bool."""
+    """Return whether both x and y are true (not 0), as bools."""
     name = "logical_and"
     return ops.elementwise(discrete.bitwise_and, name, _truth(x, name), _truth(y, name))
 
 
 def logical_or(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether x or y is true (not 0): bool."""
+    """Return whether x or y is true (not 0), as bools."""
     name = "logical_or"
     return ops.elementwise(discrete.bitwise_or, name, _truth(x, name), _truth(y, name))
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether exactly one of x and y is true (not 0): bool."""
+    """Return whether exactly one of x and y is true (not 0), as bools."""
     name = "logical_xor"
     return ops.elementwise(discrete.bitwise_xor, name, _truth(x, name), _truth(y, name))
 
 
 def logical_not(x: ArrayLike, /) -> Array:
-    """Whether x is false (0): bool."""
+    """Return whether x is false (0), as bools."""
     return ops.elementwise(
         discrete.bitwise_not, "logical_not", _truth(x, "logical_not")
     )
 
 
 def isnan(x: ArrayLike, /) -> Array:
-    """Whether x is NaN: bool."""
+    """Return whether x is NaN, as bools."""
     return _classify(discrete.isnan, "isnan", x, of_whole_numbers=False)
 
 
 def isinf(x: ArrayLike, /) -> Array:
-    """Whether x is infinite: bool."""
+    """Return whether x is infinite, as bools."""
     return _classify(discrete.isinf, "isinf", x, of_whole_numbers=False)
 
 
 def isfinite(x: ArrayLike, /) -> Array:
-    """Whether x is neither infinite nor NaN: bool."""
+    """Return whether x is neither infinite nor NaN, as bools."""
     return _classify(discrete.isfinite, "isfinite", x, of_whole_numbers=True)
 
 
 def isposinf(x: ArrayLike, out: None = None) -> Array:
-    """Whether x is +infinity: bool."""
+    """Return whether x is +infinity, as bools."""
     ops.refuse_out("isposinf", out)
     return equal(x, float("inf"))
 
 
 def isneginf(x: ArrayLike, out: None = None) -> Array:
-    """Whether x is -infinity: bool."""
+    """Return whether x is -infinity, as bools."""
     ops.refuse_out("isneginf", out)
     return equal(x, -float("inf"))
 
@@ -150,7 +155,10 @@ def isneginf(x: ArrayLike, out: None = None) -> Array:
 def _classify(
     primitive: Primitive, name: str, x: ArrayLike, *, of_whole_numbers: bool
 ) -> Array:
-    """A test of floats; integers and bools all give ``of_whole_numbers``."""
+    """Apply a test of floats, such as isnan, to x.
+
+    Integers and bools need no test: all give ``of_whole_numbers``.
+    """
     type = ops.type_of_operand(name, x)
     if type.dtype not in dtypes.INEXACT:
         return ops.full(of_whole_numbers, type.shape, dtypes.bool_, x)
@@ -158,7 +166,7 @@ def _classify(
 
 
 def signbit(x: ArrayLike, /) -> Array:
-    """Whether the sign bit of x is set, as it is for -0.0: bool."""
+    """Return whether the sign bit of x is set, as it is for -0.0, as bools."""
     if ops.type_of_operand("signbit", x).dtype in dtypes.SIGNED:
         return less(x, 0)
     return ops.floating(discrete.signbit, "signbit", x)
@@ -171,9 +179,10 @@ def isclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool.
+    """Return whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise, as bools.
 
-    Two keys are close only if they are equal.
+    Infinite numbers are close only if they are equal, and so are keys. NaN is close to
+    NaN only with ``equal_nan``.
     """
     if isinstance(a, Key) and isinstance(b, Key):
         return equal(a, b)
@@ -193,22 +202,22 @@ def isclose(
 
 
 def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits that are set in both x and y, which are integers or bools."""
+    """Return the bits that are set in both x and y, which are integers or bools."""
     return ops.elementwise(discrete.bitwise_and, "bitwise_and", x, y)
 
 
 def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits that are set in x or y, which are integers or bools."""
+    """Return the bits that are set in x or y, which are integers or bools."""
     return ops.elementwise(discrete.bitwise_or, "bitwise_or", x, y)
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits that are set in exactly one of x and y, which are integers or bools."""
+    """Return the bits that are set in exactly one of x and y (integers or bools)."""
     return ops.elementwise(discrete.bitwise_xor, "bitwise_xor", x, y)
 
 
 def invert(x: ArrayLike, /) -> Array:
-    """The bits that are not set in x, which has integers or bools."""
+    """Return x with all bits flipped; for bools, this is logical not."""
     return ops.elementwise(discrete.bitwise_not, "invert", x)
 
 
@@ -217,9 +226,9 @@ bitwise_invert = invert
 
 
 def left_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Shift the bits of integer x left by y.
+    """Shift the bits of integer x left by y places, elementwise.
 
-    The result is 0 if y is at least the width.
+    The result is 0 if y is at least the width of the dtype.
     """
     return ops.elementwise(discrete.shift_left, "left_shift", x, y)
 
@@ -228,7 +237,7 @@ bitwise_left_shift = left_shift
 
 
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Shift the bits of integer x right by y, and keep the sign."""
+    """Shift the bits of integer x right by y places, and keep the sign."""
     return ops.elementwise(discrete.shift_right_arithmetic, "right_shift", x, y)
 
 
@@ -236,7 +245,7 @@ bitwise_right_shift = right_shift
 
 
 def bitwise_count(x: ArrayLike, /) -> Array:
-    """The number of bits set in abs(x): uint8."""
+    """Return the number of bits set in abs(x): uint8."""
     size = absolute(x)
     return ops.convert(
         ops.elementwise(discrete.population_count, "bitwise_count", size), dtypes.uint8
@@ -247,7 +256,10 @@ def bitwise_count(x: ArrayLike, /) -> Array:
 
 
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x where ``condition`` is true (not 0), else y; all three broadcast."""
+    """Return x where ``condition`` is true (not 0), else y; all three broadcast.
+
+    The result has the dtype to which x and y promote.
+    """
     (x, y), types, _ = ops.promoted("where", (x, y))
     which = _truth(condition, "where")
     types = [ops.type_of_operand("where", which), *types]
@@ -259,13 +271,20 @@ def select(
     choicelist: Sequence[ArrayLike],
     default: ArrayLike = 0,
 ) -> Array:
-    """Take each element from the choice whose condition is the first true one."""
+    """Take each element from the choice whose condition is the first true one.
+
+    ``condlist`` and ``choicelist`` have equally many arrays, which all broadcast, and
+    the result has the dtype to which the choices and ``default`` promote. Where no
+    condition is true, it is ``default``. Raises ArgumentError for other numbers of
+    arrays.
+    """
     if len(condlist) != len(choicelist) or not condlist:
         raise ArgumentError(
             f"select takes as many choices as conditions, but was given "
             f"{len(choicelist)} and {len(condlist)}",
             user_location(),
         )
+    # From the last condition to the first, so that the first true one decides.
     result = default
     pairs = zip(reversed(condlist), reversed(choicelist), strict=True)
     for condition, choice in pairs:

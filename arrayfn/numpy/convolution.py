@@ -16,7 +16,7 @@ from arrayfn.primitives.contraction import precision_params
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.tracing import apply
 
-# The roles of a vector's axis: it is spatial.
+# The roles of axes (group, outer, inner, spatial) of a vector, whose axis is spatial.
 _VECTOR: Any = ((), (), (), (0,))
 
 
@@ -30,10 +30,11 @@ def convolve(
 ) -> Array:
     """Convolve two vectors: element k is the sum of ``a[i] v[k - i]`` over i.
 
-    ``mode`` is "full", "same" or "valid". "same" gives the central part, which is as
-    long as the longer vector. "valid" gives only the sums of full overlaps. The sums
-    are computed in ``preferred_element_type``, if it is given. ``precision`` is as for
-    ``matmul``.
+    ``mode`` is "full", "same" or "valid"; ArgumentError for others. "same" gives the
+    central part, which is as long as the longer vector. "valid" gives only the sums of
+    full overlaps. The result has the dtype to which the vectors promote. The sums are
+    computed in ``preferred_element_type``, if it is given. ``precision`` is as for
+    ``matmul``. Raises ShapeError if an operand is no vector or is empty.
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
@@ -41,7 +42,7 @@ def convolve(
     """
     a, v = _vectors("convolve", a, v, preferred_element_type)
     if a.shape[0] < v.shape[0]:
-        a, v = v, a
+        a, v = v, a  # convolution is commutative; windows are of the longer vector
     return _slid(a, flip(v), mode, precision)
 
 
@@ -55,19 +56,23 @@ def correlate(
 ) -> Array:
     """Correlate two vectors: element k is the sum of ``a[i + k] conj(v[i])`` over i.
 
-    The options are as for ``convolve``.
+    The parameters, dtypes and errors are those of ``convolve``.
     """
     a, v = _vectors("correlate", a, v, preferred_element_type)
     v = conj(v)
     if a.shape[0] >= v.shape[0]:
         return _slid(a, v, mode, precision)
+    # The windows move over the longer vector, which gives the sums in reverse order.
     return flip(_slid(v, a, mode, precision))
 
 
 def _vectors(
     name: str, x: ArrayLike, y: ArrayLike, preferred: DTypeLike
 ) -> list[Array]:
-    """Two vectors of one dtype, ``preferred`` if given; ShapeError for other arrays."""
+    """Return two vectors in one dtype, ``preferred`` if that is given.
+
+    Raises ShapeError, about the function ``name``, for other arrays and empty vectors.
+    """
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (x, y), types, _ = ops.promoted(name, (x, y), wanted)
     if any(t.ndim != 1 or not t.size for t in types):
@@ -80,9 +85,10 @@ def _vectors(
 
 
 def _slid(x: Array, y: Array, mode: str, precision: str | None) -> Array:
-    """The sums of products of y with windows of x, which is not shorter.
+    """Return the sums of products of y with each window of x, which is not shorter.
 
-    ``mode`` is "full", "same" or "valid".
+    ``mode`` is "full", "same" or "valid", as for ``convolve``; ArgumentError for
+    others.
     """
     extent, window = x.shape[0], y.shape[0]
     if mode not in ("full", "same", "valid"):

@@ -1,9 +1,9 @@
 """Creates arrays: from data, filled, ranges, and grids.
 
 Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``), so the Program has
-no large constants. Where values are known while tracing, as under ``grad`` alone, they
-are traced constants with their values: a library that asks an array for its namespace
-gets arrays of that namespace only.
+no large constants. Under ``grad`` without ``jit``, values are known while tracing. Then
+new arrays are traced constants with their values, so that a library that asks an array
+for its namespace gets traced arrays from every function of that namespace.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ def asarray(
 ) -> Array:
     """Convert ``a``, an array, a number or nested sequences of them, to an array.
 
-    Sequences may contain traced arrays. These are stacked. Outside a trace, the result
-    is a new array. With ``copy=False``, it is ``a`` itself, and ValueError is raised if
-    that is impossible. Inside a trace, the result is a traced array. A traced array is
-    immutable and can be indexed by traced arrays. An array of another library on a GPU
-    stays there.
+    ``dtype`` is that of the result, by default that of ``a``. Sequences may contain
+    traced arrays, which are stacked. Outside a trace, the result is a new array. With
+    ``copy=False``, it is ``a`` itself, and ValueError is raised if that is impossible.
+    Inside a trace, the result is a traced array. A traced array is immutable and can be
+    indexed by traced arrays. An array of another library on a GPU stays there.
+    ``device`` is as for ``full``. Raises ArgumentError for an ``order`` that is not
+    row-major and for objects that are no arrays.
 
     >>> import arrayfn as af
     >>> table = np.array([10.0, 20.0, 30.0])
@@ -89,7 +91,7 @@ def array(
     ndmin: int = 0,
     device: Any = None,
 ) -> Array:
-    """Convert to an array, as ``asarray`` does.
+    """Convert ``object`` to an array, as ``asarray`` does, by default to a new one.
 
     Leading axes of extent 1 are added up to ``ndmin`` axes.
     """
@@ -99,20 +101,20 @@ def array(
 
 
 def copy(a: ArrayLike, order: str | None = "K") -> Array:
-    """A copy of ``a``."""
+    """Return a copy of ``a``, which is row-major and stays on its device."""
     ops.check_order("copy", order)
     return a.copy() if isinstance(a, ArrayOnDevice) else asarray(a)
 
 
 def holds_tracers(x: Any) -> bool:
-    """Whether nested lists hold a traced value, or an array on a device."""
+    """Return whether nested lists hold a traced value, or an array on a device."""
     if isinstance(x, (list, tuple)):
         return any(holds_tracers(part) for part in x)
     return isinstance(x, ImmutableArray)
 
 
 def stack_parts(parts: Sequence[ArrayLike]) -> Array:
-    """Stack arrays of one shape along a new first axis."""
+    """Stack arrays of one shape along a new first axis, in their promoted dtype."""
     converted, types, _ = ops.promoted("stack", parts)
     rows = [
         apply(
@@ -137,59 +139,70 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number, by default in the number's dtype.
+    """Return an array of ``shape`` that is filled with ``fill_value``.
 
-    If ``dtype`` is that of keys, the number fills every word of every key. ``device``
-    is where the array is made. It is a backend's name, one of ``af.devices()``, or a
-    NamedSharding, which cuts the array over a mesh.
+    ``fill_value`` is a number, or an array that is broadcast. By default, it has the
+    dtype of ``fill_value``. If ``dtype`` is that of keys, the number fills every word
+    of every key. ``device`` is where the array is made. It is a backend's name, one of
+    ``af.devices()``, or a NamedSharding, which cuts the array over a mesh. Raises
+    ArgumentError for another device or order, ShapeError if an array does not
+    broadcast.
     """
     if ops.is_sharding(device):
         return ops.placed("full", full(shape, fill_value, dtype, order), device)
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
-    given = ops.type_of_operand("full", fill_value)
-    wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    filler = ops.type_of_operand("full", fill_value)
+    wanted = filler.dtype if dtype is None else dtypes.canonical(dtype)
     if wanted is dtypes.KEY and not isinstance(fill_value, Key):
+        # A key consists of two uint32 words.
         return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
-    if given.shape:
-        target = ops.broadcast_shape("full", (given.shape, extents))
+    if filler.shape:
+        target = ops.broadcast_shape("full", (filler.shape, extents))
         by_equations = is_made_of_equations((value,))
-        return _made(ops.same(ops.spread(value, given.shape, target, by_equations)))
+        return _made(ops.same(ops.spread(value, filler.shape, target, by_equations)))
     return _made(ops.full(value, extents, wanted))
 
 
 def _made(value: Array) -> Array:
-    """``value``, which a function creates: inside a trace it is a traced array."""
+    """Return ``value``, a new array; inside a trace, as a traced constant."""
     return constant(value) if type(value) is np.ndarray else value
 
 
 def zeros(
     shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
 ) -> Array:
-    """An array of zeros, float64 by default."""
+    """Return an array of zeros of ``shape``, float64 by default.
+
+    ``device`` and the errors are those of ``full``.
+    """
     return full(shape, 0.0, _or_float64(dtype), order, device=device)
 
 
 def ones(
     shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
 ) -> Array:
-    """An array of ones, float64 by default."""
+    """Return an array of ones of ``shape``, float64 by default.
+
+    ``device`` and the errors are those of ``full``.
+    """
     return full(shape, 1.0, _or_float64(dtype), order, device=device)
 
 
 def empty(
     shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
 ) -> Array:
-    """The same as ``zeros``.
+    """Return an array of zeros of ``shape``, as ``zeros`` does.
 
-    Pure functions have no use for undefined elements.
+    Pure functions have no use for undefined elements. The parameters are those of
+    ``zeros``.
     """
     return zeros(shape, dtype, order, device=device)
 
 
 def _like(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a ``ShapeDtypeStruct``.
+    """Return the type of ``a``, which may also be a ``ShapeDtypeStruct``.
 
     Errors call the function ``name``.
     """
@@ -207,7 +220,7 @@ def full_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Like ``full``, with ``a``'s shape and dtype by default.
+    """Return an array filled with a number, by default of the shape and dtype of ``a``.
 
     ``subok`` has no effect, because arrays have no subclasses. If ``a`` is distributed
     over a mesh, the result is distributed too, unless it has another ``shape``.
@@ -229,7 +242,10 @@ def zeros_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Zeros, with ``a``'s shape and dtype by default."""
+    """Return an array of zeros, by default of the shape and dtype of ``a``.
+
+    The parameters are those of ``full_like``.
+    """
     return full_like(a, 0, dtype, order, subok, shape, device=device)
 
 
@@ -242,7 +258,10 @@ def ones_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Ones, with ``a``'s shape and dtype by default."""
+    """Return an array of ones, by default of the shape and dtype of ``a``.
+
+    The parameters are those of ``full_like``.
+    """
     return full_like(a, 1, dtype, order, subok, shape, device=device)
 
 
@@ -255,11 +274,12 @@ def empty_like(
     *,
     device: Any = None,
 ) -> Array:
-    """The same as ``zeros_like``."""
+    """Return an array of zeros, as ``zeros_like`` does; see ``empty``."""
     return zeros_like(prototype, dtype, order, subok, shape, device=device)
 
 
 def _or_float64(dtype: DTypeLike) -> DType:
+    """Return ``dtype`` as a NumPy dtype; float64 for None."""
     return dtypes.float64 if dtype is None else dtypes.canonical(dtype)
 
 
@@ -267,6 +287,7 @@ def _or_float64(dtype: DTypeLike) -> DType:
 
 
 def _iota(count: int, dtype: DType) -> Array:
+    """Return the vector 0, 1, ..., count - 1 of ``dtype``."""
     return apply(views.iota, shape=(count,), axis=0, dtype=dtype)
 
 
@@ -278,10 +299,12 @@ def arange(
     *,
     device: Any = None,
 ) -> Array:
-    """The numbers start, start + step, ... up to stop, which is excluded.
+    """Return the numbers start, start + step, ... up to stop, which is excluded.
 
-    With one argument, start is 0. The arguments must be known, because they decide the
-    shape. Integers give int64.
+    With one argument, start is 0. The arguments must be known while tracing, because
+    they decide the shape. Integers give int64, and floats float64, unless ``dtype``
+    says otherwise. ``device`` is as for ``full``. Raises ArgumentError if step is 0, or
+    an argument is infinite or no real number.
     """
     if device is not None:
         return ops.placed("arange", arange(start, stop, step, dtype), device)
@@ -296,6 +319,7 @@ def arange(
     target = dtypes.canonical(wanted)
     if not is_staged(()):
         return _made(np.arange(first, last, by, dtype=target))
+    # Inside jit: first + by * iota, as equations.
     count = max(0, math.ceil((last - first) / by))
     steps = _iota(count, target)
     if by != 1:
@@ -304,7 +328,11 @@ def arange(
 
 
 def _number(name: str, x: Any) -> Any:
-    """The real number x, known while tracing; ArgumentError if it is none."""
+    """Return the value of x, a real number that is known while tracing.
+
+    Raises ArgumentError, about the function ``name``, if x is no real number, and
+    AbstractValueError if its value is not known.
+    """
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape", STATIC_REMEDY)
     if np.asarray(x).dtype.kind not in "biuf":
@@ -315,6 +343,7 @@ def _number(name: str, x: Any) -> Any:
 
 
 def _cast(value: Any, dtype: DType) -> Any:
+    """Return ``value`` as a Python int or float, as ``dtype`` needs."""
     return int(value) if dtype in dtypes.INTEGERS else float(value)
 
 
@@ -329,10 +358,12 @@ def linspace(
     *,
     device: Any = None,
 ) -> Any:
-    """``num`` evenly spaced numbers from start to stop (inclusive if ``endpoint``).
+    """Return ``num`` evenly spaced numbers from start to stop.
 
-    If start or stop is an array, the numbers lie along a new ``axis``. With
-    ``retstep``, the result is the pair of the numbers and the step.
+    ``stop`` is the last number if ``endpoint``. Otherwise, it would be the next one. If
+    start or stop is an array, the numbers lie along a new ``axis``. Integers give
+    float64, and ``dtype`` is that of the result. With ``retstep``, the result is the
+    pair of the numbers and the step. ``device`` is as for ``full``.
     """
     if ops.is_sharding(device):
         numbers = linspace(start, stop, num, endpoint, retstep, dtype, axis)
@@ -351,7 +382,7 @@ def linspace(
     count = _alone_on_axis(count, place, ndim + 1)
     first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))
     values = add(multiply(count, gap), first)
-    if endpoint and num > 1:
+    if endpoint and num > 1:  # the last number is exactly stop, without rounding
         values = where(equal(count, num - 1), last, values)
     if dtype is not None:
         values = ops.convert(values, dtypes.canonical(dtype))
@@ -359,19 +390,26 @@ def linspace(
 
 
 def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
-    """x with leading axes of extent 1 up to ``ndim``, and one more at ``axis``."""
+    """Return x with leading axes of extent 1 up to ``ndim``, and one more at ``axis``.
+
+    Scalars are returned unchanged.
+    """
     own = ops.type_of_operand("linspace", x).shape
     if not own:
         return x
     missing = ndim - len(own)
     shape = [1] * missing + list(own)
     shape.insert(axis, 1)
-    axes = tuple(k + (k >= axis) for k in range(missing, ndim))
+    # Axes from ``axis`` on move back by one.
+    axes = tuple(k + 1 if k >= axis else k for k in range(missing, ndim))
     return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=axes)
 
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
-    """A vector along ``axis`` of ``ndim``; the others have extent 1."""
+    """Return the vector x as an array of ``ndim`` axes, along ``axis``.
+
+    The other axes have extent 1.
+    """
     shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
     return (
         x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
@@ -387,7 +425,11 @@ def logspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Array:
-    """Raise ``base`` to the powers ``linspace(start, stop, num)``."""
+    """Raise ``base`` to the powers ``linspace(start, stop, num, endpoint)``.
+
+    ``dtype`` is that of the result, and the powers lie along ``axis`` as in
+    ``linspace``.
+    """
     values = power(base, linspace(start, stop, num, endpoint, axis=axis))
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 
@@ -404,9 +446,10 @@ def eye(
     *,
     device: Any = None,
 ) -> Array:
-    """An N by M matrix with ones on diagonal k.
+    """Return an N by M matrix with ones on diagonal k and zeros elsewhere.
 
-    A positive k is a diagonal above the main diagonal.
+    M is N by default. A positive k is a diagonal above the main diagonal. The dtype is
+    float64 by default. ``device`` and the errors are those of ``full``.
     """
     ops.check_order("eye", order)
     if ops.is_sharding(device):
@@ -417,55 +460,67 @@ def eye(
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Array:
-    """The n by n identity matrix."""
+    """Return the n by n identity matrix, float64 by default."""
     return eye(n, dtype=dtype)
 
 
 def on_diagonal(shape: tuple[int, int], k: int) -> Array:
-    """The mask column - row == k of a matrix of ``shape``."""
+    """Return the mask column - row == k of a matrix of ``shape``."""
     return equal(*_rows_and_columns(shape, k))
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
-    """The number of each element's row, plus ``k``, and of its column."""
+    """Return two int64 matrices of ``shape``: row + ``k``, and column."""
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
     if not isinstance(k, ImmutableArray):  # else it is not known while tracing
         k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside
     rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
     columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
-    moved = isinstance(k, ImmutableArray) or k != 0
-    return (add(rows, k) if moved else rows), columns
+    adds = isinstance(k, ImmutableArray) or k != 0
+    return (add(rows, k) if adds else rows), columns
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
-    """An N by M matrix with ones on and below diagonal k."""
+    """Return an N by M matrix with ones on and below diagonal k, and zeros above.
+
+    M is N, and the dtype float64, by default.
+    """
     below = _below((N, N if M is None else M), k)
     return _made(ops.convert(below, _or_float64(dtype)))
 
 
 def _below(shape: tuple[int, int], k: int) -> Array:
+    """Return the mask of elements on and below diagonal ``k``: row + k >= column."""
     rows, columns = _rows_and_columns(shape, k)
     return apply(discrete.ge, rows, columns)
 
 
 def tril(m: ArrayLike, k: int = 0) -> Array:
-    """Replace the elements of m (..., n, m) above diagonal k by zeros."""
+    """Replace the elements of m (..., n, m) above diagonal k by zeros.
+
+    Raises AxisError if m has less than two axes.
+    """
     type = ops.type_of_operand("tril", m)
     return where(_below(_matrix_shape("tril", type.shape), k), m, _zero(type.dtype))
 
 
 def triu(m: ArrayLike, k: int = 0) -> Array:
-    """Replace the elements of m (..., n, m) below diagonal k by zeros."""
+    """Replace the elements of m (..., n, m) below diagonal k by zeros.
+
+    Raises AxisError if m has less than two axes.
+    """
     type = ops.type_of_operand("triu", m)
     below = _below(_matrix_shape("triu", type.shape), k - 1)
     return where(below, _zero(type.dtype), m)
 
 
 def _zero(dtype: DType) -> ArrayLike:
+    """Return the zero of ``dtype`` as a Literal."""
     return ops.scalar(0, dtype)
 
 
 def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the last two extents of ``shape``; AxisError if there are fewer."""
     ops.normalize_axis(name, -2, len(shape))
     return shape[-2], shape[-1]
 
@@ -473,12 +528,12 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 def meshgrid(
     *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> list[Array]:
-    """Make grids from vectors.
+    """Make grids from vectors: one array per vector, which varies along one axis.
 
-    The result has one array per vector. Each array varies along the axis of its vector.
     With ``indexing="ij"``, axis k belongs to vector k. With ``"xy"``, the first two
-    axes are exchanged, as for plots. With ``sparse``, each grid has extent 1 along the
-    other axes. Grids are always new arrays, so ``copy`` has no effect.
+    axes are exchanged, as for plots. Each grid has the extents of all vectors, but with
+    ``sparse`` extent 1 along the axes of other vectors. Grids keep the vectors' dtypes.
+    They are always new arrays, so ``copy`` has no effect.
     """
     vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, xi)]
     order = list(range(len(vectors)))

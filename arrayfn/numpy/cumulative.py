@@ -14,7 +14,10 @@ from arrayfn.tracing import apply
 
 
 def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> Array:
-    """The running ``primitive`` along ``axis``; of all elements in a row for None."""
+    """Apply the cumulative ``primitive`` along ``axis``.
+
+    ``axis=None`` flattens x first. Errors call the function ``name``.
+    """
     if axis is None:
         x, axis = reshape(x, -1), 0
     ndim = ops.type_of_operand(name, x).ndim
@@ -25,9 +28,11 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
 def cumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running sums along ``axis``, or of ``a`` as a vector if ``axis`` is None.
+    """Return the running sums along ``axis``, or of flattened ``a`` if it is None.
 
-    A sum of dtype bool is true from the first true element on.
+    The dtype is ``dtype``, or that of ``sum``: small integers are summed as int64 or
+    uint64. A sum of dtype bool is true from the first true element on. Raises
+    ArgumentError if ``out`` is given.
     """
     ops.refuse_out("cumsum", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
@@ -39,9 +44,11 @@ def cumsum(
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running products along ``axis``, or of ``a`` as a vector if ``axis`` is None.
+    """Return the running products along ``axis``, or of flattened ``a`` if it is None.
 
-    A product of dtype bool is false from the first false element on.
+    The dtype is ``dtype``, or that of ``prod``: small integers are multiplied as int64
+    or uint64. A product of dtype bool is false from the first false element on. Raises
+    ArgumentError if ``out`` is given.
     """
     ops.refuse_out("cumprod", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
@@ -59,9 +66,10 @@ def cumulative_sum(
     out: None = None,
     include_initial: bool = False,
 ) -> Array:
-    """Like ``cumsum``, but ``include_initial`` adds a 0 at the beginning.
+    """Return the running sums along ``axis``, like ``cumsum``.
 
-    ``axis`` may be omitted only for a vector.
+    ``include_initial`` adds a 0 at the beginning, so the axis is longer by one.
+    ``axis`` may be omitted only for a vector; ShapeError otherwise.
     """
     ops.refuse_out("cumulative_sum", out)
     axis = _only_axis("cumulative_sum", x, axis)
@@ -78,9 +86,10 @@ def cumulative_prod(
     out: None = None,
     include_initial: bool = False,
 ) -> Array:
-    """Like ``cumprod``, but ``include_initial`` adds a 1 at the beginning.
+    """Return the running products along ``axis``, like ``cumprod``.
 
-    ``axis`` may be omitted only for a vector.
+    ``include_initial`` adds a 1 at the beginning, so the axis is longer by one.
+    ``axis`` may be omitted only for a vector; ShapeError otherwise.
     """
     ops.refuse_out("cumulative_prod", out)
     axis = _only_axis("cumulative_prod", x, axis)
@@ -89,7 +98,10 @@ def cumulative_prod(
 
 
 def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
-    """The axis that the array API asks for: it may be left out for vectors alone."""
+    """Return ``axis``, which may be None only for a vector, as in the array API.
+
+    Raises ShapeError, about the function ``name``, otherwise and for scalars.
+    """
     type = ops.type_of_operand(name, x)
     if type.ndim == 1 and axis is None:
         return 0
@@ -103,22 +115,29 @@ def _only_axis(name: str, x: ArrayLike, axis: int | None) -> int:
 
 
 def _with_initial(x: Array, axis: int, value: int) -> Array:
-    """x with ``value`` before its first element along ``axis``."""
+    """Insert ``value`` before the first element of x along ``axis``."""
     place = ops.normalize_axis("cumulative", axis, x.ndim)
     shape = tuple(1 if k == place else n for k, n in enumerate(x.shape))
     return concatenate([ops.full(value, shape, x.dtype), x], place)
 
 
 def cummax(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """Running maxima along ``axis``; they are NaN from the first NaN on."""
+    """Return the running maxima along ``axis``; they are NaN from the first NaN on.
+
+    ``axis=None`` flattens x. The dtype stays, but bools become int8.
+    """
     return _along(c.cummax, "cummax", _as_number(x), axis)
 
 
 def cummin(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """Running minima along ``axis``; they are NaN from the first NaN on."""
+    """Return the running minima along ``axis``; they are NaN from the first NaN on.
+
+    ``axis=None`` flattens x. The dtype stays, but bools become int8.
+    """
     return _along(c.cummin, "cummin", _as_number(x), axis)
 
 
 def _as_number(x: ArrayLike) -> ArrayLike:
+    """Convert bools to int8; return other arrays unchanged."""
     is_bool = ops.type_of_operand("cumulative", x).dtype == dtypes.bool_
     return ops.convert(x, dtypes.int8) if is_bool else x

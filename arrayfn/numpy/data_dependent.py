@@ -1,8 +1,8 @@
 """Functions whose result's shape depends on values: nonzero, compress, repeat, ...
 
-They need known values: outside ``jit``, or under ``grad`` alone. With ``size`` the
-result's shape is known beforehand, so they work under ``jit`` too: surplus elements are
-dropped, and missing ones are ``fill_value``.
+They need values that are known while tracing: outside ``jit``, or under ``grad``
+without ``jit``. With ``size``, the result's shape is known beforehand, so they work
+under ``jit`` too: surplus elements are dropped, and missing ones are ``fill_value``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ from arrayfn.tracing import ImmutableArray, apply
 
 
 def known(name: str, x: ArrayLike, remedy: str) -> Any:
-    """The value of x; AbstractValueError with ``remedy`` if it is not known."""
+    """Return the value of x as an array.
+
+    Raises AbstractValueError, about the function ``name``, if it is not known while
+    tracing. ``remedy`` is the advice in the error.
+    """
     ops.type_of_operand(name, x)
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}(), whose result's shape depends on it,", remedy)
@@ -42,7 +46,7 @@ def known(name: str, x: ArrayLike, remedy: str) -> Any:
 
 
 def _size_remedy(name: str) -> str:
-    """What to do where a result's shape depends on values that are not known."""
+    """Return the advice for errors: give the size of the result of ``name``."""
     return (
         f"Give it the size of the result, {name}(..., size=n), or write "
         "where(condition, x, y) to keep the shape"
@@ -50,9 +54,14 @@ def _size_remedy(name: str) -> str:
 
 
 def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
-    """The first ``size`` true positions of the vector ``mask``, then ``fill_value``."""
+    """Return the first ``size`` true positions of the vector ``mask`` (int64).
+
+    If there are fewer, ``fill_value`` stands for the missing ones.
+    """
     extent = ops.type_of_operand("nonzero", mask).size
     places = apply(views.iota, shape=(extent,), axis=0, dtype=dtypes.int64)
+    # The k-th true element writes its position to element k of the result. False ones
+    # write to ``size``, out of bounds, where writes are dropped.
     targets = comparison.where(mask, cumsum(mask) - 1, size)
     filler = ops.full(fill_value, (size,), dtypes.int64)
     return scatter_windows(
@@ -68,10 +77,10 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
 def flatnonzero(
     a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """The int64 indices of the nonzero elements of ``a``, flattened.
+    """Return the int64 indices of the nonzero elements of ``a``, flattened.
 
-    With ``size``, the result has exactly that many indices, and ``fill_value`` (0)
-    stands for missing ones. ``fill_value`` is a number or a tuple of one.
+    With ``size``, the result has exactly that many indices, and ``fill_value`` (0 by
+    default) stands for missing ones. ``fill_value`` is a number or a tuple of one.
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -86,6 +95,7 @@ def flatnonzero(
 
 
 def _truth(x: ArrayLike) -> ArrayLike:
+    """Return x as bools: whether each element is not 0."""
     is_bool = ops.type_of_operand("nonzero", x).dtype == dtypes.bool_
     return x if is_bool else not_equal(x, 0)
 
@@ -93,10 +103,11 @@ def _truth(x: ArrayLike) -> ArrayLike:
 def nonzero(
     a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> tuple[Array, ...]:
-    """The indices of the nonzero elements of ``a``: an int64 array for each axis.
+    """Return the indices of the nonzero elements, one int64 array for each axis.
 
-    With ``size``, each array has exactly that many indices, and ``fill_value`` stands
-    for missing ones. ``fill_value`` is one number, or one per axis.
+    With ``size``, each array has exactly that many indices, and ``fill_value`` (0 by
+    default) stands for missing ones. ``fill_value`` is one number, or one per axis.
+    Raises ArgumentError if ``a`` is a scalar.
     """
     return _nonzero("nonzero", a, size, fill_value)
 
@@ -112,8 +123,9 @@ def where(
 ) -> Any:
     """Take x where ``condition`` is true (not 0), and y elsewhere.
 
-    All three broadcast. With the condition alone, the result is ``nonzero`` of the
-    condition.
+    All three broadcast, and the result has the dtype to which x and y promote. Without
+    x and y, the result is ``nonzero(condition)``, and ``size`` and ``fill_value`` are
+    those of ``nonzero``. Raises ArgumentError for other combinations.
 
     >>> import numpy as np
     >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0.0)
@@ -133,10 +145,11 @@ def where(
 def _nonzero(
     name: str, x: ArrayLike, size: int | None, fill_value: Any
 ) -> tuple[Array, ...]:
-    """The indices of elements that are not 0, along each axis.
+    """Return the indices of elements of ``x`` that are not 0, an array for each axis.
 
-    With a ``size`` there are so many, the last ones ``fill_value``; without one, x must
-    be known while tracing.
+    Without ``size``, x must be known while tracing. With ``size``, there are so many
+    indices, and ``fill_value`` stands for missing ones. Errors call the function
+    ``name``.
     """
     type = ops.type_of_operand(name, x)
     value = known(name, x, _size_remedy(name)) if size is None else None
@@ -147,6 +160,8 @@ def _nonzero(
         )
     if value is not None:
         return ops.beside(tuple(np.nonzero(value)), x)
+    # Compute flat indices, in which type.size marks the missing ones. Then divide by
+    # the extents, the last axis first, to get the index along each axis.
     places: Any = flatnonzero(x, size=size, fill_value=type.size)
     fillers = fill_value if isinstance(fill_value, tuple) else (fill_value,) * type.ndim
     beyond = places >= type.size
@@ -160,10 +175,10 @@ def _nonzero(
 
 
 def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
-    """The int64 indices of the nonzero elements of ``a``, as rows.
+    """Return the int64 indices of the nonzero elements of ``a``, one row for each.
 
-    With ``size``, the result has exactly that many rows, and ``fill_value`` (0) stands
-    for missing ones.
+    With ``size``, the result has exactly that many rows, and ``fill_value`` (0 by
+    default) stands for missing ones.
     """
     if size is None:
         value = known("argwhere", a, _size_remedy("argwhere"))
@@ -182,10 +197,11 @@ def compress(
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The slices of ``a`` along ``axis`` where ``condition`` is true.
+    """Return the slices of ``a`` along ``axis`` where ``condition``, a vector, is true.
 
-    ``axis=None`` means that ``a`` is flattened. With ``size``, the result has exactly
-    that many slices, and ``fill_value`` stands for missing ones.
+    ``axis=None`` means that ``a`` is flattened. A short condition leaves out the
+    remaining slices. With ``size``, the result has exactly that many slices, and
+    ``fill_value`` stands for missing ones. Raises ArgumentError if ``out`` is given.
     """
     ops.refuse_out("compress", out)
     if axis is None:
@@ -199,7 +215,7 @@ def compress(
     if size is None:
         chosen = known("compress", condition, _size_remedy("compress"))
         return take(a, np.flatnonzero(chosen), place)
-    # Out of bounds, mode "fill" reads the fill value.
+    # Missing positions are out of bounds, where mode "fill" reads the fill value.
     rest = ops.full(False, (max(type.shape[place] - count, 0),), dtypes.bool_)
     mask = concatenate([_truth(ravel(condition)), rest])
     places = true_positions(mask, ops.whole(size), type.shape[place])
@@ -214,21 +230,27 @@ def extract(
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The elements of ``arr`` where ``condition`` is true, as a vector.
+    """Return the elements of ``arr`` where ``condition`` is true, as a vector.
 
-    With ``size``, the result has exactly that many slices, and ``fill_value`` stands
+    With ``size``, the result has exactly that many elements, and ``fill_value`` stands
     for missing ones.
     """
     return compress(ravel(condition), ravel(arr), 0, size=size, fill_value=fill_value)
 
 
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Axis = None) -> Array:
-    """Remove leading ("f") and trailing ("b") zeros of ``filt`` along ``axis``."""
+    """Remove leading ("f") and trailing ("b") zeros of ``filt`` along ``axis``.
+
+    ``axis`` is an axis, several, or None for all; a slice along an axis is removed if
+    all its elements are 0. Raises AbstractValueError if values are not known while
+    tracing.
+    """
     value = known(
         "trim_zeros", filt, "Write where or a slice of static extent to keep the shape"
     )
     index = [slice(None)] * value.ndim
-    places = np.argwhere(value)
+    places = np.argwhere(value)  # (number of nonzero elements, ndim)
+    # The initial values make the slice empty if all elements are 0.
     for k in ops.normalize_axes("trim_zeros", axis, value.ndim):
         along = places[:, k]
         first = int(along.min(initial=value.shape[k])) if "f" in trim.lower() else 0
@@ -249,7 +271,8 @@ def repeat(
     ``axis=None`` means that ``a`` is flattened. ``repeats`` is one number, or one for
     each element. The counts decide the shape. The counts may be unknown under ``jit``,
     so give ``total_repeat_length`` there. Then the last element is repeated up to that
-    length, or surplus elements are dropped.
+    length, or surplus elements are dropped. Raises ArgumentError if ``repeats`` is one
+    negative number.
     """
     if axis is None:
         a, axis = ravel(a), 0
@@ -265,12 +288,16 @@ def repeat(
     )
     if counts.size == 1:
         return _repeated(a, int(counts.reshape(())), place)
-    where_from = np.repeat(np.arange(shape[place]), counts)
-    return take(a, where_from, place)
+    sources = np.repeat(np.arange(shape[place]), counts)
+    return take(a, sources, place)
 
 
 def _repeated(x: ArrayLike, count: int, place: int) -> Array:
-    """Each element ``count`` times along the axis ``place``."""
+    """Repeat each element ``count`` times along the axis ``place``.
+
+    The element is broadcast along a new axis after ``place``, which is then merged with
+    it.
+    """
     shape = x.shape
     if count < 0:
         raise ArgumentError("repeat: counts may not be negative", user_location())
@@ -282,11 +309,16 @@ def _repeated(x: ArrayLike, count: int, place: int) -> Array:
 
 
 def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
-    """Each element as often as ``repeats`` says, ``length`` elements in all."""
+    """Repeat elements as often as ``repeats`` says, up to ``length`` elements in all.
+
+    The counts may be traced. If their sum is less than ``length``, the last element
+    fills the rest.
+    """
     extent = x.shape[place]
     counts = ops.full(0, (extent,), dtypes.int64) + repeats
     ends = cumsum(counts)
-    # The source of position p is the number of elements that end at or before p.
+    # The source of position p is the number of elements that end at or before p: a
+    # running sum of the number of elements that end at each position.
     starts = scatter_windows(
         indexing.scatter_add,
         ops.full(0, (length,), dtypes.int64),
@@ -302,13 +334,13 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """Copy the array that an object with ``__dlpack__`` holds.
 
     With ``copy=False``, the result shares the object's memory. An array on a GPU stays
-    there, and is shared unless ``copy=True``.
+    there, and is shared unless ``copy=True``. ``device`` is as for ``full``.
     """
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
         return cast(Array, x)
-    given = adopted(x)
-    if isinstance(given, ImmutableArray):  # it is on a GPU
-        return cast(Array, given.copy() if copy else given)
-    return given if copy is False else np.array(given, order="C")
+    shared = adopted(x)
+    if isinstance(shared, ImmutableArray):  # it is on a GPU
+        return cast(Array, shared.copy() if copy else shared)
+    return shared if copy is False else np.array(shared, order="C")

@@ -38,7 +38,7 @@ int4 = ml_dtypes.int4
 uint4 = ml_dtypes.uint4
 bool = np.bool_
 dtype = np.dtype
-# NumPy's older names of them.
+# NumPy's older names of these dtypes.
 single = np.float32
 double = np.float64
 csingle = np.complex64
@@ -46,6 +46,7 @@ cdouble = np.complex128
 int_ = np.int64
 uint = np.uint64
 
+# The dtypes of each kind of the array API (see ``isdtype``).
 _KINDS = {
     "bool": frozenset({dtypes.bool_}),
     "signed integer": dtypes.SIGNED | {dtypes.int4},
@@ -58,7 +59,10 @@ _KINDS = {
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that arrays, numbers and dtypes promote to."""
+    """Return the dtype that arrays, numbers and dtypes promote to.
+
+    Python numbers give way to the dtypes of arrays (NEP 50).
+    """
     pairs: list[tuple[DType, Any]] = []
     for x in arrays_and_dtypes:
         if isinstance(x, (ImmutableArray, Literal, np.ndarray, np.generic)) or (
@@ -72,29 +76,32 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
-    """Whether ``from_`` (a dtype or an array) converts to ``to``.
+    """Return whether ``from_`` (a dtype or an array) converts to ``to``, a bool.
 
-    ``casting`` is one of NumPy's rules. "safe" means without loss.
+    ``casting`` is one of NumPy's rules: "no", "equiv", "safe", "same_kind" or "unsafe".
+    "safe" means that both promote to ``to``.
     """
-    given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
-    source, target = dtypes.canonical(given), dtypes.canonical(to)
+    from_dtype = (
+        from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
+    )
+    source, target = dtypes.canonical(from_dtype), dtypes.canonical(to)
     if casting != "safe":
         return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
     return dtypes.promote([(source, False), (target, False)])[0] == target
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> Any:
-    """Whether ``dtype`` is of ``kind``: a dtype, a name, or a tuple of these.
+    """Return whether ``dtype`` is of ``kind``: a dtype, a name, or a tuple of these.
 
     The kinds are the array API's: "bool", "signed integer", "unsigned integer",
     "integral", "real floating", "complex floating", "numeric".
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    given = dtypes.canonical(dtype)
+    canonical = dtypes.canonical(dtype)
     if isinstance(kind, str) and kind in _KINDS:
-        return given in _KINDS[kind]
-    return given == dtypes.canonical(kind)
+        return canonical in _KINDS[kind]
+    return canonical == dtypes.canonical(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +110,10 @@ class FloatInfo:
 
     ``eps`` is the distance from 1 to the next number. ``epsneg`` is the distance from 1
     to the previous number. ``smallest_normal`` (or ``tiny``) is the smallest normal
-    number. ``resolution`` is the decimal resolution. ``nmant`` is the number of
-    mantissa bits. ``minexp`` and ``maxexp`` bound the exponent. For a complex dtype,
-    all of these describe its real and imaginary parts.
+    number. ``resolution`` is 10**-``precision``, and ``precision`` the number of
+    reliable decimal digits. ``nmant`` is the number of mantissa bits. ``minexp`` and
+    ``maxexp`` bound the exponent. For a complex dtype, all of these describe its real
+    and imaginary parts.
     """
 
     dtype: DType
@@ -129,13 +137,15 @@ class FloatInfo:
 
 
 def finfo(dtype: Any) -> FloatInfo:
-    """The limits of the floating-point dtype (also of an array): eps, max, tiny, ...
+    """Return the limits of a floating-point dtype, or of the dtype of an array.
 
     >>> finfo("float32").eps
     1.1920928955078125e-07
     """
-    given = dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
-    kind = dtypes.real_of(dtypes.canonical(given))
+    dtype_like = (
+        dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
+    )
+    kind = dtypes.real_of(dtypes.canonical(dtype_like))
     limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
         kind,
@@ -155,18 +165,21 @@ def finfo(dtype: Any) -> FloatInfo:
 
 
 def iinfo(int_type: Any) -> Any:
-    """The limits of the integer dtype (also of an array): min, max, bits."""
-    given = (
+    """Return the limits of an integer dtype, or of the dtype of an array.
+
+    The result has ``min``, ``max`` and ``bits``.
+    """
+    dtype_like = (
         int_type.dtype
         if isinstance(int_type, (ImmutableArray, np.ndarray))
         else int_type
     )
-    kind = dtypes.canonical(given)
+    kind = dtypes.canonical(dtype_like)
     return dtypes.limits(kind) if kind in dtypes.INT4 else np.iinfo(kind)
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x has a complex dtype after NumPy has converted it to an array."""
+    """Return whether x, an array, a number or a list of them, has a complex dtype."""
     if isinstance(x, ImmutableArray):
         return x.dtype in dtypes.COMPLEX
     if isinstance(x, (list, tuple)):
@@ -175,19 +188,25 @@ def iscomplexobj(x: Any) -> Any:
 
 
 def isrealobj(x: Any) -> Any:
-    """Whether x has a dtype that is not complex."""
+    """Return whether x, an array, a number or a list of them, has a real dtype."""
     return not iscomplexobj(x)
 
 
 def isscalar(element: Any) -> Any:
-    """Whether ``element`` is a number of Python or NumPy, or an array without axes."""
+    """Return whether ``element`` is a number, or an array without axes.
+
+    The number may be Python's or NumPy's.
+    """
     if isinstance(element, (ImmutableArray, np.ndarray)):
         return element.ndim == 0
     return isinstance(element, np.generic) or dtypes.is_python_scalar(element)
 
 
 def issubdtype(arg1: Any, arg2: Any) -> Any:
-    """Whether ``arg1``, a dtype or kind, is below ``arg2`` in NumPy's type hierarchy.
+    """Return whether ``arg1``, a dtype or kind, is below ``arg2`` in the hierarchy.
+
+    The hierarchy is that of NumPy's scalar types, such as ``np.floating``. bfloat16 and
+    float8 count as floating, int4 and uint4 as integers.
 
     >>> import numpy as np
     >>> issubdtype("float32", np.floating)
@@ -197,6 +216,7 @@ def issubdtype(arg1: Any, arg2: Any) -> Any:
         return arg2 is arg1 or (
             isinstance(arg2, type) and issubclass(dtypes.prng_key, arg2)
         )
+    # NumPy's hierarchy lacks the dtypes of ml_dtypes, so handle these here.
     first, second = (_ml_dtype(arg) for arg in (arg1, arg2))
     if first is None and second is None:
         return np.issubdtype(arg1, arg2)
@@ -212,22 +232,22 @@ _ML_DTYPES = {
     dtypes.int4: np.signedinteger,
     dtypes.uint4: np.unsignedinteger,
 }
-"""What ml_dtypes' types count as, which are not in NumPy's hierarchy."""
+"""The kind in NumPy's hierarchy of each dtype of ml_dtypes."""
 
 
 def _ml_dtype(kind: Any) -> DType | None:
-    """``kind`` as one of ml_dtypes' dtypes, None if it is another."""
+    """Return ``kind`` as a dtype of ml_dtypes, or None if it is none of them."""
     if isinstance(kind, type) and issubclass(kind, np.generic):
         return next((d for d in _ML_DTYPES if d.type is kind), None)
     try:
-        given = dtypes.canonical(kind)
+        canonical = dtypes.canonical(kind)
     except TypeError:
         return None
-    return given if given in _ML_DTYPES else None
+    return canonical if canonical in _ML_DTYPES else None
 
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
-    """The dtype that two dtypes promote to."""
+    """Return the dtype that two dtypes promote to."""
     return dtypes.promote([(dtypes.canonical(a), False), (dtypes.canonical(b), False)])[
         0
     ]

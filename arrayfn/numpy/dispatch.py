@@ -25,24 +25,29 @@ Function = Callable[..., Any]
 
 
 def reshape_method(x: ArrayLike, *shape: Any, order: str = "C") -> Array:
-    """``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+    """Reshape x for ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
     return manipulation.reshape(x, shape[0] if len(shape) == 1 else shape, order)
 
 
 def transpose_method(x: ArrayLike, *axes: Any) -> Array:
-    """``x.transpose()``, ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
+    """Transpose x for ``x.transpose()``, ``x.transpose(1, 0)`` and similar calls.
+
+    A single tuple or list also gives the order of axes.
+    """
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
         return manipulation.transpose(x, axes[0])
     return manipulation.transpose(x, axes or None)
 
 
 def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
-    """``x.view(np.int32)``: the bits of x as another dtype.
+    """Read the bits of x as another dtype, for ``x.view(np.int32)``.
 
-    Of another width, the elements along the last axis become more, or fewer.
+    If the dtype has another width, the last axis becomes longer or shorter. Raises
+    ShapeError if its bytes are no whole number of elements.
     """
     type, wanted = ops.type_of_operand("view", x), dtypes.canonical(dtype)
     if type.dtype != wanted and type.ndim:
+        # A complex number is a pair of floats, the real part first.
         if type.dtype in dtypes.COMPLEX:
             pairs = manipulation.stack([arithmetic.real(x), arithmetic.imag(x)], -1)
             return view_method(
@@ -52,27 +57,31 @@ def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
             parts = view_method(x, dtypes.real_of(wanted))
             halves = parts[..., ::2], parts[..., 1::2]
             return apply(complex_numbers.make_complex, *halves)
-    have, want = type.dtype.itemsize, wanted.itemsize
-    if have == want or not type.ndim:
+    # bits_as adds a last axis for the parts of wider elements, or merges such an axis.
+    old_size, new_size = type.dtype.itemsize, wanted.itemsize  # in bytes
+    if old_size == new_size or not type.ndim:
         return representation.bits_as(x, wanted)
     outer, extent = type.shape[:-1], type.shape[-1]
-    if have > want:
+    if old_size > new_size:
         return manipulation.reshape(
-            representation.bits_as(x, wanted), (*outer, extent * (have // want))
+            representation.bits_as(x, wanted), (*outer, extent * (old_size // new_size))
         )
-    if extent * have % want:
+    if extent * old_size % new_size:
         raise ShapeError(
             f"view: the last axis of {type} has no whole number of "
             f"{dtypes.short_name(wanted)}",
             user_location(),
         )
-    count = want // have
+    count = new_size // old_size
     parts = manipulation.reshape(x, (*outer, extent // count, count))
     return representation.bits_as(parts, wanted)
 
 
 def byteswap_method(x: ArrayLike, inplace: bool = False) -> Array:
-    """``x.byteswap()``: the bytes of each element in reverse."""
+    """Reverse the bytes of each element, for ``x.byteswap()``.
+
+    Both parts of a complex number are reversed. Raises InPlaceError for ``inplace``.
+    """
     if inplace:
         raise InPlaceError(
             "byteswap would change its array; use the result of x.byteswap()",
@@ -91,14 +100,21 @@ def byteswap_method(x: ArrayLike, inplace: bool = False) -> Array:
 
 
 _CHANGING = (np.fill_diagonal, np.place, np.put, np.put_along_axis)
-"""NumPy functions that change an array, while ours of the same name return a copy."""
+"""NumPy functions that change an array; arrayfn's of the same name return a copy."""
 
 
 _METHODS = ("reduce", "accumulate", "reduceat", "outer")
 
 
 def install(functions: Mapping[str, Function], module: Any) -> None:
-    """Install the public functions, by name, and their module for Tracers."""
+    """Make Tracers and NumPy's functions call the public functions of arrayfn.
+
+    ``functions`` maps names to functions, and ``module`` is arrayfn.numpy. The function
+    fills the tables of ``Namespace``: for methods and operators of Tracers, for NumPy's
+    ufuncs, and for other NumPy functions, which NumPy calls through
+    ``__array_function__``.
+    """
+    # Call the Python function of a ufunc directly, without the ufunc's options.
     plain = {
         name: function.call if isinstance(function, ufunc) else function
         for name, function in functions.items()
@@ -127,7 +143,10 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
 
 
 def install_module(ours: ModuleType, named: str) -> None:
-    """Make the functions of NumPy's module ``named`` call ours on Tracers."""
+    """Make the functions of NumPy's module ``named`` call ``ours`` on Tracers.
+
+    ``ours`` is a module of arrayfn with functions of the same names.
+    """
     theirs = getattr(np, named)
     for name in ours.__all__:
         function = getattr(theirs, name, None)

@@ -17,9 +17,10 @@ quiet = np.errstate(all="ignore")
 
 
 def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
-    """``operands`` as float64 arrays of one shape, and the dtype of the result.
+    """Convert ``operands`` to float64 arrays of one shape.
 
-    They stay rank-0 if all operands are.
+    Returns these arrays, and the floating-point dtype of the result, to which the
+    operands promote. Scalars stay scalars. Errors call the function ``name``.
     """
     converted = ops.floated(name, *operands)
     dtype = ops.type_of_operand(name, converted[0]).dtype
@@ -28,7 +29,7 @@ def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
 
 
 def horner(x: Array, coefficients: Any) -> Array:
-    """The polynomial with these coefficients, the constant first."""
+    """Evaluate the polynomial with these ``coefficients`` at x, the constant first."""
     *others, last = coefficients
     total: Any = last
     for coefficient in reversed(others):

@@ -28,17 +28,19 @@ def einsum(
 ) -> Array:
     """Sum the products that ``subscripts`` describe, as in NumPy.
 
-    ``einsum("ij,jk->ik", x, y)`` is a matrix product. Several operands are contracted
-    pair by pair, in the order that opt_einsum finds. ``optimize`` is opt_einsum's
-    option. ``precision`` and ``preferred_element_type`` are as for ``matmul``.
+    ``einsum("ij,jk->ik", x, y)`` is a matrix product. The result has the dtype to which
+    the operands promote. Several operands are contracted pair by pair, in the order
+    that opt_einsum finds. ``optimize`` is opt_einsum's option. ``precision`` and
+    ``preferred_element_type`` are as for ``matmul``. Raises ShapeError if labels and
+    shapes do not fit, and ArgumentError if ``out`` is given.
     """
     ops.refuse_out("einsum", out)
     inputs, output, values = _parsed(subscripts, operands)
     preferred = preferred_element_type
     wanted = None if preferred is None else dtypes.canonical(preferred)
     values, _, dtype = ops.promoted("einsum", values, wanted)
-    narrow = dtype
-    if dtype == dtypes.bool_:
+    result_dtype = dtype
+    if dtype == dtypes.bool_:  # count in int32 whether any product is true
         dtype = dtypes.int32
         values = [ops.convert(x, dtype) for x in values]
     terms = [
@@ -47,61 +49,66 @@ def einsum(
     ]
     terms = _without_broadcast(terms)
     for positions in _path(terms, output, optimize):
-        taken = [terms[k] for k in positions]
+        chosen = [terms[k] for k in positions]
         terms = [t for k, t in enumerate(terms) if k not in positions]
+        # The labels that the result or a remaining term needs. Sum over the others.
         needed = set(output).union(*(labels for labels, _ in terms))
-        result = _reduced(taken[0], needed.union(*(t[0] for t in taken[1:])))
-        for term in taken[1:]:
+        result = _reduced(chosen[0], needed.union(*(t[0] for t in chosen[1:])))
+        for term in chosen[1:]:
             other = _reduced(term, needed | set(result[0]))
             result = _product(result, other, needed, precision)
         terms.append(result)
     labels, value = _reduced(terms[0], set(output))
     value = transpose(value, [labels.index(label) for label in output])
-    return ops.convert(value, narrow) if narrow != dtype else value
+    return ops.convert(value, result_dtype) if result_dtype != dtype else value
 
 
 def einsum_path(
     subscripts: Any, /, *operands: Any, optimize: Any = "greedy"
 ) -> tuple[list[Any], str]:
-    """The order in which NumPy's einsum contracts the operands.
+    """Return the order in which NumPy's einsum contracts the operands.
 
-    The second result is a table of this order. Only the operands' shapes matter.
-    ``einsum`` itself uses opt_einsum's order.
+    The first result lists the positions of the operands of each step, the second is a
+    table of this order as text. Only the operands' shapes matter. ``einsum`` itself
+    uses opt_einsum's order.
     """
-    given = [subscripts, *operands]
-    stand_ins = [_stand_in(part) for part in given]
+    arguments = [subscripts, *operands]
+    stand_ins = [_stand_in(part) for part in arguments]
     return np.einsum_path(*stand_ins, optimize=optimize)
 
 
 def _stand_in(part: Any) -> Any:
-    """A broadcast zero with the shape of ``part``, if that is an array."""
+    """Return a broadcast zero with the shape of ``part``, if that is an array."""
     if isinstance(part, (ImmutableArray, np.ndarray)):
         return np.broadcast_to(np.zeros((), np.float64), part.shape)
     return part
 
 
+# The labels of an array's axes, one letter each, and the array.
 Term = tuple[str, Any]
 
 
 def _parsed(
     subscripts: Any, operands: tuple[Any, ...]
 ) -> tuple[list[str], str, list[ArrayLike]]:
-    """The labels of each operand and of the result, and the operands.
+    """Return the labels of each operand and of the result, and the operands.
 
-    Takes both of NumPy's forms. Raises ShapeError if labels do not fit.
+    Takes both of NumPy's forms, ("ij,jk->ik", x, y) and (x, [0, 1], y, [1, 2], [0, 2]).
+    Raises ShapeError if the labels do not fit the operands' shapes.
     """
     if isinstance(subscripts, str):
         values = list(operands)
         form: list[Any] = [subscripts, *_shapes(values)]
     else:
-        # einsum(x, [0, 1], y, [1, 2], [0, 2])
-        given = [subscripts, *operands]
-        values = given[: len(given) - len(given) % 2 : 2]
+        # einsum(x, [0, 1], y, [1, 2], [0, 2]): replace the operands by their shapes. An
+        # odd number of arguments ends with the labels of the result.
+        arguments = [subscripts, *operands]
+        values = arguments[: len(arguments) - len(arguments) % 2 : 2]
         shapes = iter(_shapes(values))
         pairs = len(values) * 2
         form = [
             next(shapes) if k % 2 == 0 and k < pairs else part
-            for k, part in enumerate(given)
+            for k, part in enumerate(arguments)
         ]
     from opt_einsum import parser
 
@@ -113,13 +120,15 @@ def _parsed(
 
 
 def _shapes(values: list[ArrayLike]) -> list[tuple[int, ...]]:
+    """Return the shapes of the operands ``values``."""
     return [ops.type_of_operand("einsum", x).shape for x in values]
 
 
 def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]]:
-    """The positions of the terms to contract, step by step.
+    """Return, for each step, the positions of the terms to contract.
 
-    A result is put at the end of the terms. ``optimize`` is opt_einsum's.
+    A step removes these terms, and puts its result at the end of the list. ``optimize``
+    is opt_einsum's option.
     """
     if len(terms) == 1:
         return []
@@ -136,7 +145,11 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
 
 
 def _without_repeats(labels: str, x: Array) -> Term:
-    """``x`` and its labels; repeated ones are replaced by a diagonal."""
+    """Return ``x`` and its labels, with each repeated label replaced by a diagonal.
+
+    For example, labels "ii" become "i", and x its diagonal. Raises ShapeError if the
+    labels do not fit.
+    """
     if len(labels) != x.ndim:
         raise ShapeError(
             f"einsum: {labels!r} does not name the axes of shape {x.shape}",
@@ -158,8 +171,11 @@ def _without_repeats(labels: str, x: Array) -> Term:
 
 
 def _without_broadcast(terms: list[Term]) -> list[Term]:
-    """Drop axes of extent 1 whose label has a larger extent elsewhere."""
-    extents: dict[str, int] = {}
+    """Drop axes of extent 1 whose label has a larger extent in another term.
+
+    Raises ShapeError if a label has two extents other than 1.
+    """
+    extents: dict[str, int] = {}  # the largest extent of each label
     for labels, x in terms:
         for label, extent in zip(labels, x.shape, strict=True):
             if extents.setdefault(label, extent) == 1:
@@ -170,18 +186,18 @@ def _without_broadcast(terms: list[Term]) -> list[Term]:
                     f"operand and {extent} in another",
                     user_location(),
                 )
-    kept: list[Term] = []
+    results: list[Term] = []
     for labels, x in terms:
         short = [
             k for k, label in enumerate(labels) if x.shape[k] == 1 != extents[label]
         ]
         rest = "".join(l for k, l in enumerate(labels) if k not in short)
-        kept.append((rest, squeeze(x, tuple(short)) if short else x))
-    return kept
+        results.append((rest, squeeze(x, tuple(short)) if short else x))
+    return results
 
 
 def _reduced(term: Term, needed: set[str]) -> Term:
-    """``term`` summed over the labels that no other term or the result needs."""
+    """Sum ``term`` over the labels that are not ``needed``."""
     labels, x = term
     axes = tuple(k for k, label in enumerate(labels) if label not in needed)
     if not axes:
@@ -193,7 +209,12 @@ def _reduced(term: Term, needed: set[str]) -> Term:
 def _product(
     first: Term, second: Term, needed: set[str], precision: str | None
 ) -> Term:
-    """The product of two terms, summed over shared labels that are not ``needed``."""
+    """Multiply two terms, and sum over the shared labels that are not ``needed``.
+
+    The result's labels are the other shared ones, then those of ``first`` and
+    ``second``. Without such a sum, the terms are multiplied elementwise, else by
+    ``dot_general``.
+    """
     (left, x), (right, y) = first, second
     shared = [label for label in left if label in right]
     batch = [label for label in shared if label in needed]
@@ -215,15 +236,16 @@ def _product(
 
 
 def _places(labels: str, wanted: list[str]) -> tuple[int, ...]:
+    """Return the positions of the labels ``wanted`` in ``labels``."""
     return tuple(labels.index(label) for label in wanted)
 
 
 def _aligned(labels: str, x: Array, wanted: str) -> Array:
-    """``x``, whose axes are ``labels``, with axes in the order ``wanted``.
+    """Return ``x``, whose axes are ``labels``, with its axes in the order ``wanted``.
 
-    Missing ones have extent 1.
+    Labels that ``x`` lacks become axes of extent 1.
     """
-    have = [label for label in wanted if label in labels]
-    x = transpose(x, _places(labels, have))
+    present = [label for label in wanted if label in labels]
+    x = transpose(x, _places(labels, present))
     missing = tuple(k for k, label in enumerate(wanted) if label not in labels)
     return expand_dims(x, missing) if missing else x

@@ -27,15 +27,18 @@ from arrayfn.numpy.ufuncs import ufunc
 
 
 def _converted(reduction: Callable[..., Array]) -> Callable[..., Array]:
-    """``reduction``, which has no ``dtype``, of the array converted to one."""
+    """Give ``reduction``, a function without ``dtype``, this parameter.
+
+    The result is a ``reduce`` or ``accumulate`` method of a ufunc.
+    """
 
     def reduce(x: ArrayLike, dtype: DTypeLike = None, **options: Any) -> Array:
-        """The reduction, in ``dtype`` if one is given."""
-        given = ops.type_of_operand(reduction.__name__, x).dtype
-        wanted = given if dtype is None else dtypes.canonical(dtype)
-        made = reduction(ops.convert(x, wanted), **options)
+        """Convert x to ``dtype``, if one is given, and reduce it."""
+        own_dtype = ops.type_of_operand(reduction.__name__, x).dtype
+        wanted = own_dtype if dtype is None else dtypes.canonical(dtype)
+        result = reduction(ops.convert(x, wanted), **options)
         # Running maxima of bools are of int8.
-        return ops.convert(made, wanted) if wanted == dtypes.bool_ else made
+        return ops.convert(result, wanted) if wanted == dtypes.bool_ else result
 
     return reduce
 
@@ -43,12 +46,18 @@ def _converted(reduction: Callable[..., Array]) -> Callable[..., Array]:
 def _logical(
     reduction: Callable[..., Array], combine: Callable[..., Array]
 ) -> Callable[..., Array]:
-    """``reduction``, to a bool and without ``initial``, as a ufunc's ``reduce``."""
+    """Make ``reduction``, ``any`` or ``all``, the ``reduce`` method of a ufunc.
+
+    ``combine`` is the ufunc's own function, which adds an ``initial`` value.
+    """
 
     def reduce(
         x: ArrayLike, dtype: DTypeLike = None, initial: Any = None, **options: Any
     ) -> Array:
-        """The reduction of truth values, combined with ``initial`` if that is given."""
+        """Reduce truth values, and combine the result with ``initial`` if given.
+
+        Raises DTypeError for a ``dtype`` other than bool.
+        """
         if dtype is not None and dtypes.canonical(dtype) != dtypes.bool_:
             raise DTypeError(
                 f"{combine.__name__}.reduce gives bools, not {dtype}; convert the "
@@ -200,6 +209,6 @@ pow = power
 radians = deg2rad
 true_divide = divide
 
-# They pickle by their names here.
+# Ufuncs are pickled by name, which pickle looks up in this module.
 for _made in [value for value in globals().values() if isinstance(value, ufunc)]:
     _made.__module__ = __name__

@@ -37,10 +37,11 @@ from arrayfn.tracing import ImmutableArray, Tracer, apply, constant
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = np.int64, sparse: bool = False
 ) -> Any:
-    """The index along each axis, for every element of an array of shape ``dimensions``.
+    """Return the index along each axis, for every element of an array.
 
-    For n axes, the result has the shape (n, *dimensions). With ``sparse``, the result
-    is a tuple of arrays with extent 1 along the other axes.
+    ``dimensions`` is the shape of the array. For n axes, the result has the shape (n,
+    *dimensions) and ``dtype``. With ``sparse``, the result is a tuple of n arrays,
+    which have extent 1 along the other axes.
     """
     shape = ops.as_shape("indices", dimensions)
     wanted = dtypes.canonical(dtype)
@@ -62,15 +63,21 @@ def fromfunction(
     dtype: DTypeLike = np.float64,
     **options: Any,
 ) -> Any:
-    """Apply ``function`` to the indices of an array of ``shape``."""
+    """Call ``function`` with the indices of an array of ``shape``.
+
+    ``function`` receives an array of indices for each axis, as from ``indices(shape,
+    dtype)``, and ``options``.
+    """
     return function(*indices(shape, dtype), **options)
 
 
 def ix_(*x: ArrayLike) -> tuple[Array, ...]:
-    """Make an open grid of index vectors.
+    """Make an open grid of index vectors, which indexes all their combinations.
 
-    For example, ``x[ix_([0, 2], [1])]`` has column 1 of rows 0 and 2. A mask becomes
-    the positions of its true elements.
+    For example, ``x[ix_([0, 2], [1])]`` has column 1 of rows 0 and 2. Vector k becomes
+    an array with its elements along axis k, and extent 1 along the others. A mask
+    becomes the positions of its true elements. Raises ShapeError if an argument is no
+    vector.
     """
     vectors = [asarray(a) if not isinstance(a, ImmutableArray) else a for a in x]
     grids: list[Array] = []
@@ -82,7 +89,7 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
             )
         if vector.dtype == dtypes.bool_:
             vector = flatnonzero(vector)
-        elif not vector.size:
+        elif not vector.size:  # an empty list is converted to float64
             vector = ops.convert(vector, dtypes.int64)
         others = tuple(k for k in range(len(vectors)) if k != axis)
         grids.append(expand_dims(vector, others) if others else ops.same(vector))
@@ -107,13 +114,19 @@ class Grid:
     """
 
     def __init__(self, sparse: bool) -> None:
+        """Make ``ogrid`` if ``sparse``, else ``mgrid``."""
         self._sparse = sparse
 
     @override
     def __repr__(self) -> str:
+        """Return the public name."""
         return f"arrayfn.numpy.{'ogrid' if self._sparse else 'mgrid'}"
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the grid for ``index``, a slice or a tuple of slices.
+
+        A single slice gives a vector.
+        """
         if isinstance(index, slice):
             return _points(index)
         if not index:
@@ -130,7 +143,10 @@ ogrid = Grid(sparse=True)
 
 
 def _points(part: slice) -> Array:
-    """The points that a slice names; an imaginary step is their number."""
+    """Return the points start, start + step, ... that a slice describes, as a vector.
+
+    An imaginary step is the number of points from start to stop (inclusive).
+    """
     start = 0 if part.start is None else part.start
     step = 1 if part.step is None else part.step
     if isinstance(step, complex):
@@ -140,7 +156,7 @@ def _points(part: slice) -> Array:
 
 @dataclass(frozen=True)
 class Joined:
-    """``r_`` and ``c_`` join the arrays, numbers and slices of an index.
+    """The objects ``r_`` and ``c_``, which join the parts of an index: ``r_[a, 0]``.
 
     The index may begin with a text of up to three numbers, as in ``r_["0,2,1", a, b]``.
     The first number is the axis along which parts are joined. The second is the
@@ -156,9 +172,14 @@ class Joined:
 
     axis: int
     ndmin: int
-    place: int  # of a part's own first axis; negative: they are the last axes
+    place: int  # of a part's own first axis among ndmin; negative: of its last axis
 
     def __getitem__(self, index: Any) -> Array:
+        """Join the parts of ``index``: arrays, numbers and slices, after optional text.
+
+        A slice stands for its points (see ``_points``). The result has the dtype to
+        which the parts promote.
+        """
         parts = index if isinstance(index, tuple) else (index,)
         axis, ndmin, place, as_matrix = self.axis, self.ndmin, self.place, ""
         if parts and isinstance(parts[0], str):
@@ -177,11 +198,14 @@ class Joined:
         return joined
 
     def _directed(self, directive: str) -> tuple[int, int, int]:
-        """Axis, number of axes and place from a text such as "0,2,1"."""
-        given = directive.split(",")[:3]
+        """Return axis, number of axes and place from a text such as "0,2,1".
+
+        Missing numbers are those of this object. Raises ArgumentError for other text.
+        """
+        words = directive.split(",")[:3]
         defaults = (self.axis, self.ndmin, self.place)
         try:
-            axis, ndmin, place = (*map(int, given), *defaults[len(given) :])
+            axis, ndmin, place = (*map(int, words), *defaults[len(words) :])
         except ValueError:
             raise ArgumentError(
                 "a first text of r_ and c_ must be 'r', 'c' or up to three integers, "
@@ -192,7 +216,11 @@ class Joined:
 
 
 def _with_axes(x: Array, ndim: int, place: int) -> Array:
-    """``x`` with at least ``ndim`` axes, its own from ``place`` on."""
+    """Return ``x`` with at least ``ndim`` axes, of which its own begin at ``place``.
+
+    The other axes have extent 1. A negative ``place`` counts the position of the last
+    own axis from the end: -1 makes the own axes the last ones.
+    """
     missing = ndim - x.ndim
     if missing <= 0:
         return x
@@ -210,14 +238,18 @@ c_ = Joined(axis=-1, ndmin=2, place=0)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
-    """The indices of the diagonal of an array of ``ndim`` axes of extent n."""
+    """Return the int64 indices of the diagonal of an array, one vector for each axis.
+
+    The array has ``ndim`` axes of extent n, and each vector is 0, 1, ..., n - 1.
+    """
     return tuple(arange(n) for _ in range(ndim))
 
 
 def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
-    """The indices of the diagonal of ``arr``.
+    """Return the int64 indices of the diagonal of ``arr``, one vector for each axis.
 
-    All axes of ``arr`` must have the same extent.
+    All axes of ``arr`` must have the same extent, and there are at least two;
+    ShapeError otherwise.
     """
     shape = ops.type_of_operand("diag_indices_from", arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:
@@ -229,31 +261,43 @@ def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices on and below diagonal k of an n by m matrix."""
+    """Return the rows and columns of the elements on and below diagonal k of a matrix.
+
+    The matrix is n by m (n by n if m is None). Both results are int64 vectors.
+    """
     rows, columns = np.tril_indices(n, k, m)
     return constant(rows), constant(columns)
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices on and above diagonal k of an n by m matrix."""
+    """Return the rows and columns of the elements on and above diagonal k of a matrix.
+
+    The matrix is n by m (n by n if m is None). Both results are int64 vectors.
+    """
     rows, columns = np.triu_indices(n, k, m)
     return constant(rows), constant(columns)
 
 
 def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
-    """The indices on and below diagonal k of the matrix ``arr``."""
+    """Return the rows and columns of the elements of ``arr`` on and below diagonal k.
+
+    Raises ShapeError unless ``arr`` is a matrix.
+    """
     n, m = _matrix("tril_indices_from", arr)
     return tril_indices(n, k, m)
 
 
 def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
-    """The indices on and above diagonal k of the matrix ``arr``."""
+    """Return the rows and columns of the elements of ``arr`` on and above diagonal k.
+
+    Raises ShapeError unless ``arr`` is a matrix.
+    """
     n, m = _matrix("triu_indices_from", arr)
     return triu_indices(n, k, m)
 
 
 def _matrix(name: str, x: ArrayLike) -> Shape:
-    """The shape of x; ShapeError, about ``name``, unless it is a matrix."""
+    """Return the shape of x; ShapeError, about ``name``, unless it is a matrix."""
     shape = ops.type_of_operand(name, x).shape
     if len(shape) != 2:
         raise ShapeError(f"{name} takes a matrix, not {shape}", user_location())
@@ -263,9 +307,14 @@ def _matrix(name: str, x: ArrayLike) -> Shape:
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
-    """The indices of the nonzero elements of ``mask_func(ones((n, n)), k)``."""
-    found = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
-    return tuple(x if isinstance(x, Tracer) else constant(x) for x in found)
+    """Return the indices of the nonzero elements of ``mask_func(ones((n, n)), k)``.
+
+    ``mask_func`` is a function such as ``tril``. With ``size``, there are exactly that
+    many indices (see ``nonzero``).
+    """
+    vectors = nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+    # Inside a trace, known indices become traced constants.
+    return tuple(x if isinstance(x, Tracer) else constant(x) for x in vectors)
 
 
 # Multi-indices and flat ones.
@@ -281,8 +330,10 @@ def ravel_multi_index(
 ) -> Array:
     """Convert indices along the axes of an array of shape ``dims`` to flat indices.
 
-    ``mode`` handles indices out of bounds: "wrap", "clip" or "raise". "raise" needs the
-    values of the indices. The result has dtype int64, or ``dtype``.
+    ``multi_index`` has an array of indices for each axis. ``mode`` handles indices out
+    of bounds: "wrap", "clip" or "raise". "raise" needs the values of the indices, and
+    raises IndexingError. ``order`` is "C" (row-major) or "F". The result has dtype
+    int64, or ``dtype``. Raises ShapeError for another number of arrays.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]
@@ -295,15 +346,17 @@ def ravel_multi_index(
     places: Any = np.asarray(0)
     extents = list(zip(parts, shape, strict=True))
     row_major = ops.is_row_major("ravel_multi_index", order)
+    # Horner's rule: ((i0 * n1 + i1) * n2 + i2) ...
     for part, extent in extents if row_major else extents[::-1]:
         places = places * extent + _within(part, extent, mode)
     return asarray(places, dtype)
 
 
 def _within(part: Array, extent: int, mode: str) -> Array:
-    """Indices ``part`` that ``mode`` keeps from 0 to ``extent`` - 1.
+    """Return the indices ``part``, which ``mode`` brings into 0 to ``extent`` - 1.
 
-    With "raise" they must be known while tracing.
+    With "raise", the indices must be known while tracing, and IndexingError is raised
+    for one that is out of bounds. Raises ArgumentError for another mode.
     """
     if mode == "wrap":
         return part % extent
@@ -329,7 +382,9 @@ def _within(part: Array, extent: int, mode: str) -> Array:
 def unravel_index(indices: ArrayLike, shape: Any, order: str = "C") -> Any:
     """Convert flat indices to indices along the axes of an array of ``shape``.
 
-    Indices out of bounds are clamped. The extents of ``shape`` may be traced.
+    The result is a tuple with an array for each axis. Negative indices count from the
+    end, and indices out of bounds are clamped. ``order`` is "C" (row-major) or "F". The
+    extents of ``shape`` may be traced.
     """
     known = not any(isinstance(n, ImmutableArray) for n in (shape, *_entries(shape)))
     extents = ops.as_shape("unravel_index", shape) if known else _entries(shape)
@@ -337,16 +392,20 @@ def unravel_index(indices: ArrayLike, shape: Any, order: str = "C") -> Any:
     places: Any = asarray(indices)
     places = where(places < 0, places + size, places)
     places = where(places < 0, 0, where(places >= size, size - 1, places))
-    found: list[Array] = []
+    positions: list[Array] = []
     row_major = ops.is_row_major("unravel_index", order)
+    # The last axis of a row-major array varies fastest, so it comes first.
     for extent in extents[::-1] if row_major else extents:
-        found.append(asarray(places % extent))
+        positions.append(asarray(places % extent))
         places = places // extent
-    return tuple(found[::-1] if row_major else found)
+    return tuple(positions[::-1] if row_major else positions)
 
 
 def _entries(shape: Any) -> tuple[Any, ...]:
-    """The extents of a shape: of one axis, of a sequence or of a traced vector."""
+    """Return the extents of a shape, which may be traced, as a tuple.
+
+    ``shape`` is one extent, a sequence or a traced vector.
+    """
     if isinstance(shape, (tuple, list)):
         return tuple(shape)
     return tuple(shape) if getattr(shape, "ndim", 0) else (shape,)
@@ -363,32 +422,36 @@ def geomspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Array:
-    """Make ``num`` numbers from start to stop with a constant ratio.
+    """Return ``num`` numbers from start to stop with a constant ratio.
 
-    Real start and stop must have the same sign. Between complex numbers, the phase
-    changes too.
+    ``stop`` is the last number if ``endpoint``. If start or stop is an array, the
+    numbers lie along a new ``axis``. ``dtype`` is that of the result; integers give
+    floats. Real start and stop must have the same sign. Between complex numbers, the
+    phase changes too.
     """
     floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
     is_complex = floats[0].dtype in dtypes.COMPLEX
     one = ops.full(1, (), floats[0].dtype)
     sign = sign_of(floats[0]) if is_complex else where(floats[0] < 0, -one, one)
+    # Without the sign (or phase) of start, both logarithms are defined.
     logs = [log10(divide(value, sign)) for value in floats]
     exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
     values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))
-    # Keep both ends exact.
-    kept = [broadcast_to(value, values.shape[1:]) for value in floats]
+    # Make both ends exactly start and stop.
+    ends = [broadcast_to(value, values.shape[1:]) for value in floats]
     if num > 0:
-        values = concatenate([expand_dims(kept[0], 0), values[1:]])
+        values = concatenate([expand_dims(ends[0], 0), values[1:]])
     if num > 1 and endpoint:
-        values = concatenate([values[:-1], expand_dims(kept[1], 0)])
+        values = concatenate([values[:-1], expand_dims(ends[1], 0)])
     values = moveaxis(values, 0, axis)
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 
 
 def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
-    """The matrix whose rows are the powers N - 1 to 0 of the elements of the vector x.
+    """Return the Vandermonde matrix: row i has the powers N - 1 to 0 of x[i].
 
-    With ``increasing``, the powers are 0 to N - 1. N is the length of x by default.
+    With ``increasing``, the powers are 0 to N - 1. N is the length of the vector x by
+    default. The dtype is that of x. Raises ShapeError if x is no vector.
     """
     type = ops.type_of_operand("vander", x)
     if type.ndim != 1:

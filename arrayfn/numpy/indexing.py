@@ -48,7 +48,8 @@ from arrayfn.tracing import (
 class Cut:
     """A normalised slice of one axis: ``count`` elements from ``low`` by ``step``.
 
-    ``step`` is positive; with ``reverse`` the elements are reversed.
+    ``low`` is not negative, and ``step`` is positive. With ``reverse`` the elements are
+    reversed: x[5:0:-2] is low 1, count 3, step 2, reversed.
     """
 
     low: int
@@ -58,11 +59,11 @@ class Cut:
 
     @property
     def limit(self) -> int:
-        """One past the last element."""
+        """One past the index of the last element."""
         return self.low + (self.count - 1) * self.step + 1 if self.count else self.low
 
     def is_whole(self, extent: int) -> bool:
-        """Whether it is the whole axis of ``extent``."""
+        """Return whether this is the whole of an axis of ``extent``, in order."""
         return self.count == extent and self.step == 1 and not self.reverse
 
 
@@ -72,18 +73,20 @@ Entry = Cut | int | Array | None
 
 
 def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
-    """The entries of ``index``: one for each axis of ``shape`` and each new axis.
+    """Return the entries of ``index``: one for each axis of ``shape`` and new axis.
 
-    Masks become arrays of positions. IndexError if a known position is out of bounds,
-    unless the index is not ``bounded``; such a number then becomes an array.
+    A mask becomes an array of positions for each of its axes, "..." and missing entries
+    become whole Cuts, and None stays. Raises IndexingError if a known position is out
+    of bounds, unless the index is not ``bounded``; such a number then becomes an array.
     """
-    given = [
+    raw = [
         asarray(e) if isinstance(e, (list, tuple)) and holds_tracers(e) else e
         for e in (index if isinstance(index, tuple) else [index])
     ]
     plain: list[Any] = []
-    extents: list[int | None] = []  # of masks
-    for entry in given:
+    # For each entry, the extent of the mask's axis that it comes from, if it does.
+    extents: list[int | None] = []
+    for entry in raw:
         if _is_mask(entry):
             mask = _known_mask(entry)
             plain += np.nonzero(mask)
@@ -100,6 +103,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
             f"too many indices for array: array is {len(shape)}-dimensional, but "
             f"{consumed} were indexed"
         )
+    # Replace the ellipsis by whole slices. Without one, they come last.
     place = dots[0] if dots else len(plain)
     between = len(shape) - consumed
     filled = [*plain[:place], *[slice(None)] * between, *plain[place + 1 :]]
@@ -121,7 +125,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
 
 
 def _plain(entry: Any) -> Any:
-    """``entry``, with a list as an array, and an integer as Python's."""
+    """Return ``entry``, a list as an array, and an array of one integer as an int."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry, dtype=None if entry else np.int64)
     if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
@@ -130,7 +134,7 @@ def _plain(entry: Any) -> Any:
 
 
 def _is_mask(entry: Any) -> bool:
-    """Whether an entry of an index is of booleans."""
+    """Return whether an entry of an index has bools (also a list or a single bool)."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry)
     if isinstance(entry, (ImmutableArray, np.ndarray, np.generic)):
@@ -139,7 +143,10 @@ def _is_mask(entry: Any) -> bool:
 
 
 def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
-    """The mask as a NumPy array; an error if it is not known while tracing."""
+    """Return the mask as a NumPy array.
+
+    Raises AbstractValueError if it is not known while tracing.
+    """
     if isinstance(mask, ImmutableArray):
         mask = mask.concrete(
             "indexing by a mask, whose number of true elements decides a shape,",
@@ -149,40 +156,48 @@ def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
 
 
 def without_bools(index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """``index`` in two steps: new axes, and an index of these for each single bool.
+    """Split ``index`` in two steps that handle single bools, as in x[True].
 
-    A bool takes the element of its new axis if it is true, and none if it is false.
-    None if there is no single bool whose value is known.
+    Returns (first, second) with x[index] = x[first][second], or None if the index has
+    no single bool whose value is known. The first step adds an axis of extent 1 for
+    each bool. The second takes the element of this axis if the bool is true, and no
+    element if it is false.
     """
     entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
     bools = [_single_bool(entry) for entry in entries]
     if all(chosen is None for chosen in bools):
         return None
-    # One bool beside slices takes a part; others are broadcast with arrays of indices.
+    # One bool next to slices becomes a slice, 0:1 or 0:0. Otherwise, as in NumPy, bools
+    # are broadcast with the arrays of the index: they become [0] or [].
     pairs = list(zip(entries, bools, strict=True))
     others = [entry for entry, chosen in pairs if chosen is None]
-    is_alone = len(others) == len(entries) - 1 and all(
+    only_slices = len(others) == len(entries) - 1 and all(
         e is None or e is Ellipsis or isinstance(e, slice) for e in others
     )
-    axes: list[Any] = []
-    taken: list[Any] = []
+    first: list[Any] = []
+    second: list[Any] = []
     for entry, chosen in pairs:
         if chosen is not None:
-            axes.append(None)
-            taken.append(
-                slice(0, int(chosen)) if is_alone else np.zeros(int(chosen), np.int64)
+            first.append(None)
+            second.append(
+                slice(0, int(chosen))
+                if only_slices
+                else np.zeros(int(chosen), np.int64)
             )
             continue
-        taken.append(entry)
+        second.append(entry)
         if entry is Ellipsis:
-            axes.append(Ellipsis)
+            first.append(Ellipsis)
         elif entry is not None:
-            axes += [slice(None)] * (np.ndim(entry) if _is_mask(entry) else 1)
-    return tuple(axes), tuple(taken)
+            first += [slice(None)] * (np.ndim(entry) if _is_mask(entry) else 1)
+    return tuple(first), tuple(second)
 
 
 def _single_bool(entry: Any) -> bool | None:
-    """An entry of an index if it is one bool whose value is known, else None."""
+    """Return the value of ``entry`` if it is one bool that is known, else None.
+
+    The bool may be an array without axes.
+    """
     if isinstance(entry, ImmutableArray) and not entry.ndim:
         entry = known_value(entry)
     if isinstance(entry, (np.ndarray, np.generic)) and not entry.ndim:
@@ -191,9 +206,12 @@ def _single_bool(entry: Any) -> bool | None:
 
 
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
-    """An entry of an index for an axis of ``extent``: a Cut, a position or positions.
+    """Normalise the entry of an index for axis ``axis``, which has ``extent`` elements.
 
-    If ``bounded``, what lies outside raises IndexError, or is checked.
+    The result is a Cut for a slice, a number from 0 to extent - 1, or an array of
+    positions. If ``bounded``, known positions out of bounds raise IndexingError, and
+    others may be checked at run time (see ``within``). Otherwise, a number out of
+    bounds becomes an array.
     """
     if isinstance(entry, slice):
         return _cut(entry, extent)
@@ -219,13 +237,14 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
 
 
 def _cut(entry: slice, extent: int) -> Cut:
-    """The elements that a slice takes of an axis."""
+    """Return the Cut for a slice of an axis of ``extent``."""
     low, high, step = entry.indices(extent)
     count = len(range(low, high, step))
     if count == 0:
         return Cut(0, 0, 1, reverse=False)
     if step > 0:
         return Cut(low, count, step, reverse=False)
+    # A negative step: begin with the last element, which has the smallest index.
     return Cut(low + (count - 1) * step, count, -step, reverse=True)
 
 
@@ -239,7 +258,9 @@ def getitem(
 
     An index has integers, slices, ``...``, None, and arrays of integers or bools. With
     a ``mode``, a position out of bounds reads ``fill_value`` ("fill") or the nearest
-    element ("clip"), even if the position is known.
+    element ("clip"), even if the position is known. Without a ``mode``, a known
+    position out of bounds raises IndexingError, and others read NaN or the smallest
+    integer. The dtype is that of x.
     """
     type = ops.type_of_operand("indexing", x)
     x = ops.as_array(x)
@@ -250,10 +271,11 @@ def getitem(
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):
-        return np.array(x[index], order="C")
+        return np.array(x[index], order="C")  # NumPy arrays only
     if not arrays:
         return ops.same(_basic(x, entries, type))
-    # Views first: numbers drop their axes; axes indexed by arrays stay whole.
+    # First apply slices and numbers (which drop their axes), as views. Axes that arrays
+    # index stay whole. Then gather along these axes.
     whole = [
         Cut(0, n, 1, reverse=False) if is_array(entry) else entry
         for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
@@ -264,23 +286,27 @@ def getitem(
     for entry in entries:
         if is_array(entry):
             axes.append(axis)
-        axis += not isinstance(entry, int)
+        axis += 0 if isinstance(entry, int) else 1
     place = place_of_arrays(entries)
     return _gathered(viewed, axes, arrays, place, mode, fill_value)
 
 
 def is_array(entry: Entry) -> TypeGuard[Array]:
-    """Whether an entry of an index is an array of positions."""
+    """Return whether an entry of an index is an array of positions."""
     return isinstance(entry, (ImmutableArray, np.ndarray))
 
 
 def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
+    """Return the extent of the axis of each entry; 1 for a new axis."""
     extents = iter(shape)
     return [1 if entry is None else next(extents) for entry in entries]
 
 
 def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike:
-    """``x`` indexed by Cuts, numbers and None: a slice, a reverse and a reshape."""
+    """Index ``x`` by Cuts, numbers and None: emit a slice, a reverse and a reshape.
+
+    Equations that would change nothing are left out. ``type`` is the type of ``x``.
+    """
     cuts = [
         Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
         for entry in entries
@@ -288,7 +314,7 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
     ]
     pairs = list(zip(cuts, type.shape, strict=True))
     if all((cut.low, cut.limit, cut.step) == (0, extent, 1) for cut, extent in pairs):
-        pass
+        pass  # all elements
     elif isinstance(x, ArrayOnDevice) and all(cut.step == 1 for cut in cuts):
         # The start is an operand, so that one Program serves all positions.
         x = apply(
@@ -308,38 +334,44 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
     reverse = tuple(axis for axis, cut in enumerate(cuts) if cut.reverse)
     if reverse:
         x = apply(views.rev, x, axes=reverse)
+    # Numbers drop their axes, and None adds axes.
     shape = tuple(
         1 if entry is None else entry.count
         for entry in entries
         if entry is None or isinstance(entry, Cut)
     )
-    have = tuple(cut.count for cut in cuts)
-    return x if shape == have else apply(views.reshape, x, shape=shape)
+    cut_shape = tuple(cut.count for cut in cuts)
+    return x if shape == cut_shape else apply(views.reshape, x, shape=shape)
 
 
 def place_of_arrays(entries: Sequence[Entry]) -> int:
-    """The position of the index arrays' axes among the result's kept axes.
+    """Return the axis of the result at which the axes of the index arrays begin.
 
-    Beside arrays, numbers count as arrays. The axes come first unless all are adjacent.
+    The index arrays broadcast, and their axes replace the indexed axes. As in NumPy,
+    numbers count as arrays here. If all of them are adjacent, the new axes stand in
+    their place. Otherwise, the new axes come first.
     """
-    taken = [k for k, e in enumerate(entries) if isinstance(e, int) or is_array(e)]
-    if taken[-1] - taken[0] + 1 != len(taken):
+    indexed = [k for k, e in enumerate(entries) if isinstance(e, int) or is_array(e)]
+    if indexed[-1] - indexed[0] + 1 != len(indexed):  # not adjacent
         return 0
-    return sum(not isinstance(entry, int) for entry in entries[: taken[0]])
+    return sum(not isinstance(entry, int) for entry in entries[: indexed[0]])
 
 
 def index_columns(
     arrays: Sequence[ArrayLike], extents: Sequence[int], normalize: bool = True
 ) -> tuple[Array, Shape]:
-    """Broadcast arrays of positions as columns of one array; and their shape.
+    """Broadcast arrays of positions, and join them as columns (..., number of arrays).
 
-    Negative positions count from the end.
+    Returns these index vectors, and the shape to which the arrays broadcast.
+    ``extents`` has the extent of the axis that each array indexes. If ``normalize``,
+    negative positions count from its end. The columns have the arrays' dtype, or int64
+    if it differs.
     """
     shape = ops.broadcast_shape(
         "indexing", [ops.type_of_operand("indexing", a).shape for a in arrays]
     )
-    kinds = {a.dtype for a in arrays if is_array(a)}
-    dtype = kinds.pop() if len(kinds) == 1 else dtypes.int64
+    array_dtypes = {a.dtype for a in arrays if is_array(a)}
+    dtype = array_dtypes.pop() if len(array_dtypes) == 1 else dtypes.int64
     columns: list[Array] = []
     for array, extent in zip(arrays, extents, strict=True):
         column = ops.convert(array, dtype)
@@ -357,16 +389,17 @@ def _gathered(
     mode: str | None,
     fill_value: Any,
 ) -> Array:
-    """``x`` with ``axes`` indexed by ``arrays``, one for each, as a gather.
+    """Index each of ``axes`` of ``x`` by the array of ``arrays``, by a gather.
 
-    In the result the axes of the broadcast arrays stand together, from axis ``place``
-    on. Without a ``mode``, positions that are not known read ``fill_value`` where they
-    are out of bounds; known positions have been checked.
+    The arrays broadcast. In the result their axes stand together, from axis ``place``
+    on, before and after the axes of ``x`` that are not indexed. Without a ``mode``,
+    positions whose values are not known read ``fill_value`` if they are out of bounds.
+    Known positions have been checked.
     """
     type = ops.type_of_operand("indexing", x)
     columns, shape = index_columns(arrays, [type.shape[axis] for axis in axes])
-    kept = type.ndim - len(axes)
-    ndim = kept + len(shape)
+    ndim = type.ndim - len(axes) + len(shape)
+    # The axes of the result that come from axes of x that are not indexed.
     windows = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     if mode is None:
         known = all(known_value(a) is not None for a in arrays)
@@ -389,7 +422,12 @@ def gather(
     mode: str,
     fill_value: Any = None,
 ) -> Array:
-    """Emit a gather; in mode "fill" it reads ``fill_value`` out of bounds."""
+    """Emit a gather equation, which reads windows of ``sizes`` of ``x``.
+
+    ``columns`` has index vectors along its last axis, and ``windows`` says which axes
+    they index. In mode "fill", positions out of bounds read ``fill_value``, by default
+    NaN or the smallest integer.
+    """
     if mode == "fill" and fill_value is None:
         dtype = ops.type_of_operand("gather", x).dtype
         fill_value = indexing_semantics.default_fill(dtype)
@@ -414,12 +452,14 @@ def take(
     indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Array:
-    """The elements or slices of ``a`` at ``indices`` along ``axis``.
+    """Return the elements or slices of ``a`` at ``indices`` along ``axis``.
 
-    ``axis=None`` means that ``a`` is flattened. ``mode`` is "fill", "clip" or "wrap".
-    "fill" uses ``fill_value``, which is by default NaN or the smallest integer. Without
-    ``mode``, indices out of bounds are handled as in ``a[indices]``. ``unique_indices``
-    and ``indices_are_sorted`` have no effect.
+    The axes of ``indices`` replace ``axis``, and the dtype is that of ``a``.
+    ``axis=None`` means that ``a`` is flattened. ``mode`` is "fill", "clip" or "wrap";
+    ArgumentError for others. "fill" uses ``fill_value``, which is by default NaN or the
+    smallest integer. Without ``mode``, indices out of bounds are handled as in
+    ``a[indices]``. ``unique_indices`` and ``indices_are_sorted`` have no effect. Raises
+    ArgumentError if ``out`` is given.
     """
     ops.refuse_out("take", out)
     if axis is None:
@@ -442,9 +482,10 @@ def take(
     index = np.asarray(indices) if dtypes.is_python_scalar(indices) else index
     columns, shape = index_columns([index], [extent], normalize=mode == "fill")
     ndim = type.ndim - 1 + len(shape)
-    kept = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
+    # The axes of the result that come from axes of ``a``.
+    window_axes = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
-    windows = Windows(kept, (place,), (place,))
+    windows = Windows(window_axes, (place,), (place,))
     return gather(a, columns, windows, sizes, mode, fill_value)
 
 
@@ -455,12 +496,13 @@ def take_along_axis(
     mode: str | None = None,
     fill_value: Any = None,
 ) -> Array:
-    """The elements of ``arr`` whose position along ``axis`` is in ``indices``.
+    """Return the elements of ``arr`` whose position along ``axis`` is in ``indices``.
 
     Along the other axes, ``indices`` broadcasts with ``arr``, and positions do not
-    change. ``axis=None`` means that ``arr`` is flattened. ``mode`` and ``fill_value``
-    are as for ``take``, but ``mode`` cannot be "wrap". The mode "one_hot" reads 0 at
-    positions out of bounds.
+    change. So for axis 1, result[i, j] is arr[i, indices[i, j]]. ``axis=None`` means
+    that ``arr`` is flattened. ``mode`` and ``fill_value`` are as for ``take``, but
+    ``mode`` cannot be "wrap". The mode "one_hot" reads 0 at positions out of bounds.
+    Raises ShapeError if the numbers of axes differ.
     """
     if mode == "one_hot":  # another library's way to compute the same
         mode, fill_value = "fill", 0
@@ -487,6 +529,7 @@ def take_along_axis(
         "take_along_axis",
         [tuple(t.shape[k] for k in others) for t in (type, wanted)],
     )
+    # Broadcast both along the other axes, which then are batch axes of the gather.
     full = list(shape)
     full.insert(place, type.shape[place])
     arr = broadcast_to(arr, tuple(full)) if tuple(full) != type.shape else arr

@@ -34,16 +34,18 @@ from arrayfn.primitives.windows import Windows
 from arrayfn.tracing import ImmutableArray
 from arrayfn.tracing.conversions import is_discarded
 
+# The advice in errors about indices that must be known while tracing.
 _KNOWN = "Which elements those are decides the places of the others: make it static"
 
 
 def insert(
     arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """Insert ``values`` into ``arr`` before ``obj`` along ``axis``.
+    """Return a copy of ``arr`` with ``values`` inserted before ``obj`` along ``axis``.
 
     ``obj`` is a number, a slice, numbers, or a mask. Under ``jit`` it must be known,
-    unless it is a single number. ``axis=None`` means that ``arr`` is flattened.
+    unless it is a single number. ``values`` are converted to the dtype of ``arr`` and
+    broadcast to the inserted slices. ``axis=None`` means that ``arr`` is flattened.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -52,40 +54,49 @@ def insert(
     extent = type.shape[place]
     new = ops.as_array(ops.convert(ops.from_lists(values), type.dtype))
     traced = is_traced_number(obj)
-    where_to = obj if traced or isinstance(obj, slice) else _known_index("insert", obj)
-    single = traced or (not isinstance(where_to, slice) and np.ndim(where_to) == 0)
+    index = obj if traced or isinstance(obj, slice) else _known_index("insert", obj)
+    single = traced or (not isinstance(index, slice) and np.ndim(index) == 0)
+    # ``count`` is the number of inserted slices.
     if single:
-        # As in NumPy, a single position gets all values, whose last axes are x's.
+        # As in NumPy, a single position gets all values, whose last axes are arr's.
         if new.ndim:
             new = moveaxis(_with_minimum_ndim(new, type.ndim), 0, place)
         count = new.shape[place] if new.ndim else 1
     else:
-        order = np.insert(np.zeros(extent, bool), where_to, True)
-        count = int(order.sum())
+        is_new = np.insert(np.zeros(extent, bool), index, True)
+        count = int(is_new.sum())
     shape = (*type.shape[:place], count, *type.shape[place + 1 :])
     new = broadcast_to(new, shape)
+    # The result takes slices of [arr, new] in this order: new ones begin at ``extent``.
     if traced:
         first = from_the_front(ops.as_array(obj), extent)
-        step = arange(extent + count)
-        inside = where(step < first + count, extent + step - first, step - count)
-        order = where(step < first, step, inside)
+        position = arange(extent + count)
+        from_first = where(
+            position < first + count, extent + position - first, position - count
+        )
+        order = where(position < first, position, from_first)
     else:
-        marks = np.arange(extent, extent + count)
-        order = np.insert(np.arange(extent), where_to, marks)
+        new_positions = np.arange(extent, extent + count)
+        order = np.insert(np.arange(extent), index, new_positions)
     return take(concatenate([arr, new], place), order, place)
 
 
 def is_traced_number(x: Any) -> bool:
-    """Whether ``x`` is an array without axes whose value is not known."""
+    """Return whether ``x`` is an array without axes whose value is not known."""
     return isinstance(x, ImmutableArray) and not x.ndim and known_value(x) is None
 
 
 def _with_minimum_ndim(x: Array, ndim: int) -> Array:
+    """Return x with leading axes of extent 1, so that it has at least ``ndim`` axes."""
     return reshape(x, (1,) * (ndim - x.ndim) + x.shape) if x.ndim < ndim else x
 
 
 def _known_index(name: str, index: Any) -> Any:
-    """The index as a NumPy array; an error if it is not known while tracing."""
+    """Return ``index``, numbers or a mask, as a NumPy array.
+
+    Raises AbstractValueError, about the function ``name``, if it is not known while
+    tracing.
+    """
     if isinstance(index, (list, tuple)):
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
@@ -98,7 +109,7 @@ def delete(
     *,
     assume_unique_indices: bool = False,
 ) -> Array:
-    """Delete the elements or slices of ``arr`` at ``obj`` along ``axis``.
+    """Return a copy of ``arr`` without the slices at ``obj`` along ``axis``.
 
     ``axis=None`` means that ``arr`` is flattened. ``obj`` is a number, a slice,
     numbers, or a mask. Under ``jit`` a single number may be unknown. Several numbers
@@ -112,15 +123,19 @@ def delete(
     unique = assume_unique_indices and isinstance(obj, ImmutableArray)
     if is_traced_number(obj) or (unique and obj.dtype in dtypes.INTEGERS):
         gone = ravel(from_the_front(ops.as_array(obj), extent))
-        left = at(ops.full(True, (extent,), dtypes.bool_))[gone].set(False)
-        order = true_positions(left, extent - gone.shape[0], 0)
+        stays = at(ops.full(True, (extent,), dtypes.bool_))[gone].set(False)
+        order = true_positions(stays, extent - gone.shape[0], 0)
         return take(arr, order, place)
     gone = obj if isinstance(obj, slice) else _known_index("delete", obj)
     return take(arr, np.delete(np.arange(extent), gone), place)
 
 
 def resize(a: ArrayLike, new_shape: Any) -> Array:
-    """Repeat the elements of ``a`` as often as needed to fill ``new_shape``."""
+    """Return an array of ``new_shape`` filled with the elements of ``a``, in order.
+
+    The elements are repeated as often as needed, and surplus elements are left out. An
+    empty ``a`` gives zeros.
+    """
     type = ops.type_of_operand("resize", a)
     wanted = ops.as_shape("resize", new_shape)
     size = math.prod(wanted)
@@ -128,22 +143,23 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
         return ops.full(0, wanted, type.dtype)
     flat = ravel(a)
     if size > type.size:
-        flat = concatenate([flat] * -(-size // type.size))
+        flat = concatenate([flat] * -(-size // type.size))  # ceil(size / type.size)
     return reshape(slice_along(flat, 0, size, 0), wanted)
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:
-    """Refuse a call for the sake of its effect, which NumPy's functions have.
+    """Raise an error if the caller expects ``name`` to change its argument.
 
-    ``name`` is the function that calls this one. Raises ArgumentError if ``inplace``,
-    and InPlaceError if the caller makes no use of what ``name`` returns.
+    NumPy's function ``name`` changes an array in place. Raises ArgumentError if
+    ``inplace``, and InPlaceError if the code that called ``name`` does not use its
+    result. ``name`` calls this function.
     """
     if inplace:
         raise ArgumentError(
             f"{name} changes no array in place; use the copy that it returns",
             user_location(),
         )
-    if is_discarded(sys._getframe(2)):
+    if is_discarded(sys._getframe(2)):  # the frame that called ``name``
         raise InPlaceError(
             f"{name} changes no array in place, and the copy that it returns is not "
             f"used here; write x = {name}(x, ...)",
@@ -163,7 +179,9 @@ def put(
 
     Values are repeated if needed. ``mode`` handles indices out of bounds. "wrap" uses
     them modulo the size, and "clip" clamps them (negative ones to 0). Without ``mode``,
-    such indices are handled as in ``a.at[ind].set(v)``.
+    and with "raise", such indices are handled as in ``a.at[ind].set(v)``. Raises
+    ArgumentError for another mode or ``inplace``, and InPlaceError if the result is not
+    used.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")
@@ -198,13 +216,16 @@ def put_along_axis(
 ) -> Array:
     """Copy ``arr``, and write ``values`` where ``take_along_axis`` reads.
 
+    ``indices`` has as many axes as ``arr``, and ``values`` is broadcast. ``axis=None``
+    means that both are flattened. ``mode`` handles values at indices out of bounds.
+    "drop" ignores them, and "clip" writes them to the nearest element. Raises
+    ShapeError or ArgumentError for other arguments, and InPlaceError if the result is
+    not used.
+
     >>> import numpy as np
     >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
     array([[0., 5.],
            [5., 0.]])
-
-    ``mode`` handles values at indices out of bounds. "drop" ignores them, and "clip"
-    writes them to the nearest element.
     """
     _refuse_in_place("put_along_axis", inplace)
     if mode not in (None, "drop", "fill", "promise_in_bounds", "clip"):
@@ -228,14 +249,15 @@ def put_along_axis(
     positions = from_the_front(indices, type.shape[place])
     if mode == "clip":
         positions = clip(positions, 0, type.shape[place] - 1)
-    where_to = broadcast_to(positions, shape)
+    positions = broadcast_to(positions, shape)
     new = ops.as_array(ops.convert(values, type.dtype))
     others = tuple(k for k in range(type.ndim) if k != place)
     return scatter_windows(
         indexing.scatter,
         arr,
-        reshape(where_to, (*shape, 1)),
+        reshape(positions, (*shape, 1)),
         broadcast_to(new, shape),
+        # Windows of one element along ``place``; the other axes run together.
         Windows((), (place,), (place,), (others, others)),
         unique_indices=False,
     )
@@ -250,7 +272,9 @@ def place(
 ) -> Array:
     """Copy ``arr``, and write successive ``vals`` where ``mask`` is true.
 
-    Values are repeated if needed.
+    ``mask`` has the size of ``arr``. Values are repeated if needed. Raises
+    ArgumentError for no values or ``inplace``, and InPlaceError if the result is not
+    used.
     """
     _refuse_in_place("place", inplace)
     type = ops.type_of_operand("place", arr)
@@ -259,7 +283,7 @@ def place(
     if not count:
         raise ArgumentError("place takes at least one value", user_location())
     chosen = not_equal(ravel(mask), 0)
-    which = (cumsum(chosen) - 1) % count
+    which = (cumsum(chosen) - 1) % count  # the number of the value for each element
     picked = take(ops.convert(new, type.dtype), which, 0, mode="clip")
     return reshape(where(chosen, picked, ravel(arr)), type.shape)
 
@@ -274,7 +298,9 @@ def fill_diagonal(
     """Copy ``a``, and write ``val`` on the diagonal of the copy.
 
     An array ``val`` is repeated along the diagonal. With ``wrap`` the diagonal of a
-    tall matrix starts again below its end.
+    tall matrix starts again below its end. Raises ShapeError unless ``a`` is a matrix
+    or all its axes have one extent, ArgumentError for ``inplace``, and InPlaceError if
+    the result is not used.
     """
     _refuse_in_place("fill_diagonal", inplace)
     type = ops.type_of_operand("fill_diagonal", a)
@@ -283,6 +309,7 @@ def fill_diagonal(
             f"fill_diagonal takes a matrix, or axes of one extent, not {type}",
             user_location(),
         )
+    # Flat indices of the diagonal: 0, step, 2 * step, ... up to end (exclusive).
     if type.ndim == 2:
         step = type.shape[1] + 1
         end = type.size if wrap else min(type.shape[1] ** 2, type.size)
@@ -299,8 +326,9 @@ def fill_diagonal(
 def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Select each element from the choice whose number is in ``a``.
 
+    ``a`` and the choices broadcast, and the result has the choices' promoted dtype.
     ``mode`` handles numbers out of bounds: "wrap", "clip" or "raise". "raise" needs the
-    values of ``a``.
+    values of ``a``, and raises ArgumentError.
     """
     ops.refuse_out("choose", out)
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]
@@ -323,6 +351,7 @@ def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") ->
                 f"choose: an index is not among the {len(parts)} choices",
                 user_location(),
             )
+    # Begin with the last choice, and replace it where ``a`` has a smaller number.
     result = broadcast_to(parts[-1], shape)
     for position in range(len(parts) - 2, -1, -1):
         result = where(a == position, parts[position], result)

@@ -46,9 +46,13 @@ def dot_general(
     precision: str | None = None,
     preferred: DTypeLike = None,
 ) -> Array:
-    """The contraction of promoted x and y; for bools, whether any product is true.
+    """Promote x and y, and sum their products over the ``contract`` axes.
 
-    It is computed in the dtype ``preferred``, if one is given.
+    ``contract`` and ``batch`` are pairs of axes of x and of y. The result has the batch
+    axes, then the other axes of x and of y. For bools, it says whether any product is
+    true. The sums are computed in the dtype ``preferred``, if one is given. Storage
+    types, such as float8, stay as they are. Raises ShapeError, about the function
+    ``name``, if extents differ.
     """
     params: dict[str, Any] = dict(contraction.precision_params(name, precision))
     if all(getattr(a, "dtype", None) in dtypes.STORAGE for a in (x, y)):
@@ -66,7 +70,7 @@ def dot_general(
                 f"{b} of {second}, which it meets, has {second.shape[b]}",
                 user_location(),
             )
-    if dtype == dtypes.bool_:
+    if dtype == dtypes.bool_:  # count the true products
         x, y = ops.convert(x, dtypes.int32), ops.convert(y, dtypes.int32)
     x, y = (ops.as_array(a) for a in (x, y))
     value = apply(
@@ -87,12 +91,13 @@ def matmul(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The matrix product (..., n, m) of ``a`` (..., n, k) and b (..., k, m).
+    """Return the matrix product (..., n, m) of ``a`` (..., n, k) and b (..., k, m).
 
-    A vector is a row on the left and a column on the right. The leading axes broadcast.
-    ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32. A CPU
-    ignores ``precision``. The product is computed in ``preferred_element_type``, if it
-    is given.
+    A vector is a row on the left and a column on the right, and the result lacks its
+    axis. The leading axes broadcast. The result has the dtype to which ``a`` and b
+    promote. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32. A
+    CPU ignores ``precision``. The product is computed in ``preferred_element_type``, if
+    it is given. Raises ShapeError for scalars, or if the shapes do not fit.
     """
     how = precision, preferred_element_type
     first, second = (ops.type_of_operand("matmul", v) for v in (a, b))
@@ -105,6 +110,7 @@ def matmul(
     x_axis = first.ndim - 1
     y_axis = max(second.ndim - 2, 0)
     batches = max(first.ndim - 2, 0), max(second.ndim - 2, 0)
+    # If one operand has no leading axes, they need not be broadcast.
     if not batches[1]:
         return dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, *how)
     if not batches[0]:
@@ -120,12 +126,15 @@ def matmul(
 
 
 def matvec(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The product (..., n) of the matrices x (..., n, m) and the vectors y (..., m)."""
+    """Return the products (..., n) of matrices x (..., n, m) and vectors y (..., m)."""
     return squeeze(matmul(x, expand_dims(y, -1)), -1)
 
 
 def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The product (..., m) of the conjugated vectors x (..., n) and y (..., n, m)."""
+    """Return the products (..., m) of vectors x (..., n) and matrices y (..., n, m).
+
+    Complex x is conjugated.
+    """
     return squeeze(matmul(expand_dims(conj(x), -2), y), -2)
 
 
@@ -139,8 +148,10 @@ def dot(
 ) -> Array:
     """Sum products over the last axis of ``a`` and an axis of b.
 
-    The axis of b is the second to last, or the only one. ``precision`` and
-    ``preferred_element_type`` are as in ``matmul``.
+    The axis of b is the second to last, or the only one. The result has the other axes
+    of ``a``, then those of b. Scalars are multiplied. ``precision`` and
+    ``preferred_element_type`` are as in ``matmul``. Raises ShapeError if the extents
+    differ, and ArgumentError if ``out`` is given.
     """
     ops.refuse_out("dot", out)
     first, second = (ops.type_of_operand("dot", v) for v in (a, b))
@@ -151,7 +162,7 @@ def dot(
 
 
 def _scaled(a: ArrayLike, b: ArrayLike, preferred: DTypeLike) -> Array:
-    """The product with a scalar, in the dtype ``preferred`` if that is given."""
+    """Return a * b, of which one is a scalar, in the dtype ``preferred`` if given."""
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (a, b), _, _ = ops.promoted("dot", (a, b), wanted)
     return multiply(a, b)
@@ -164,7 +175,11 @@ def vdot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of ``conj(a) * b`` over all elements: a scalar."""
+    """Return the sum of ``conj(a) * b`` over all elements, a scalar.
+
+    Both arrays are flattened and promoted. ``precision`` and ``preferred_element_type``
+    are as in ``matmul``. Raises ShapeError if the numbers of elements differ.
+    """
     return dot(
         conj(ravel(a)),
         ravel(b),
@@ -182,7 +197,7 @@ def vecdot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of conj(x) * y over ``axis`` of both; the other axes broadcast.
+    """Return the sum of conj(x) * y over ``axis`` of both; the other axes broadcast.
 
     The sum is computed in ``preferred_element_type``, if that is given. ``precision``
     has no effect, because no matrix product is computed.
@@ -201,6 +216,7 @@ def vecdot(
             f"vecdot: axis {axis} of {types[0]} and of {types[1]} differ",
             user_location(),
         )
+    # If the axis has another position from the end in x and y, move it to the end.
     from_end = first - types[0].ndim
     if second - types[1].ndim != from_end:
         x, y, from_end = moveaxis(x, first, -1), moveaxis(y, second, -1), -1
@@ -217,7 +233,12 @@ def inner(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """Sum products over the last axes of ``a`` and b; scalars are multiplied."""
+    """Sum products over the last axes of ``a`` and b; scalars are multiplied.
+
+    The result has the other axes of ``a``, then those of b. ``precision`` and
+    ``preferred_element_type`` are as in ``matmul``. Raises ShapeError if the extents
+    differ.
+    """
     first, second = (ops.type_of_operand("inner", v) for v in (a, b))
     if not first.shape or not second.shape:
         return _scaled(a, b, preferred_element_type)
@@ -244,7 +265,10 @@ def tensordot(
 ) -> Array:
     """Sum products over the last ``axes`` axes of ``a`` and the first of b.
 
-    ``axes`` may instead be a pair: the axes of ``a``, and the axes of b.
+    ``axes`` may instead be a pair: the axes of ``a``, and the axes of b. The result has
+    the other axes of ``a``, then those of b. ``precision`` and
+    ``preferred_element_type`` are as in ``matmul``. Raises ArgumentError for bad
+    ``axes``, ShapeError if extents differ.
     """
     first, second = (ops.type_of_operand("tensordot", v) for v in (a, b))
     if isinstance(axes, (tuple, list)):
@@ -271,7 +295,7 @@ def tensordot(
 
 
 def _bad_axes(axes: Any) -> ArgumentError:
-    """The error for axes that tensordot does not understand."""
+    """Return the error for ``axes`` that tensordot does not understand."""
     return ArgumentError(
         "tensordot: axes is how many are summed, or a pair of axes (or of lists of "
         f"them) of a and of b, not {axes!r}",
@@ -280,11 +304,15 @@ def _bad_axes(axes: Any) -> ArgumentError:
 
 
 def kron(a: ArrayLike, b: ArrayLike) -> Array:
-    """The Kronecker product: each element of a is replaced by its product with b."""
+    """Return the Kronecker product, in which element x of a becomes the block x * b.
+
+    The extents of the result are the products of the extents of ``a`` and b.
+    """
     first, second = (ops.type_of_operand("kron", v).shape for v in (a, b))
     ndim = max(len(first), len(second))
     first = (1,) * (ndim - len(first)) + first
     second = (1,) * (ndim - len(second)) + second
+    # a becomes (n0, 1, n1, 1, ...) and b (1, m0, 1, m1, ...), and they broadcast.
     blocks = reshape(a, tuple(n for extent in first for n in (extent, 1)))
     block = reshape(b, tuple(n for extent in second for n in (1, extent)))
     final = tuple(n * m for n, m in zip(first, second, strict=True))
@@ -299,10 +327,11 @@ def cross(
     axisc: int = -1,
     axis: int | None = None,
 ) -> Array:
-    """The cross product of vectors of three elements.
+    """Return the cross product of vectors of three elements.
 
-    The vectors lie along ``axisa`` of ``a`` and along ``axisb`` of b. The products lie
-    along ``axisc`` of the result. ``axis`` stands for all three axes.
+    The vectors lie along ``axisa`` of ``a`` and along ``axisb`` of b, and the other
+    axes broadcast. The products lie along ``axisc`` of the result. ``axis`` stands for
+    all three axes. Raises ShapeError for other numbers of elements.
     """
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -328,9 +357,10 @@ def cross(
 
 
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``.
+    """Return diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``.
 
-    The diagonals lie along the last axis of the result.
+    The diagonals lie along the last axis of the result. A positive offset is above the
+    main diagonal.
     """
     a = moveaxis(a, (axis1, axis2), (-2, -1))
     *leading, rows, columns = a.shape
@@ -338,6 +368,8 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     first_column = min(max(offset, 0), columns)
     count = min(rows - first_row, columns - first_column)
     ndim = len(leading) + 2
+    # Cut out the square with this diagonal. In the flattened square, its elements are
+    # count + 1 apart.
     a = slice_along(a, first_row, first_row + count, ndim - 2)
     a = slice_along(a, first_column, first_column + count, ndim - 1)
     flat = reshape(a, (*leading, count * count))
@@ -351,25 +383,26 @@ def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 
 def diag(v: ArrayLike, k: int = 0) -> Array:
-    """Diagonal k of a matrix.
+    """Return diagonal k of a matrix, or the matrix that has a vector v as diagonal k.
 
-    A vector gives the matrix that has it as diagonal k.
+    The other elements of the matrix are 0. A positive k is above the main diagonal.
     """
     k = ops.whole(k)
     type = ops.type_of_operand("diag", v)
     if type.ndim != 1:
         return diagonal(v, k)
     side = type.shape[0] + abs(k)
-    nothing = ops.scalar(0, type.dtype)
-    padded = apply(slicing.pad, v, nothing, config=((0, abs(k), 0),))
+    zero = ops.scalar(0, type.dtype)
+    padded = apply(slicing.pad, v, zero, config=((0, abs(k), 0),))
     shape = (side, side)
+    # Element i of v is in row i of an upper diagonal, or in column i of a lower one.
     along = 0 if k >= 0 else 1
     filled = apply(views.broadcast_in_dim, padded, shape=shape, axes=(along,))
-    return where(on_diagonal(shape, k), filled, nothing)
+    return where(on_diagonal(shape, k), filled, zero)
 
 
 def diagflat(v: ArrayLike, k: int = 0) -> Array:
-    """The matrix that has the elements of v on diagonal k."""
+    """Return the matrix that has the elements of v, flattened, on diagonal k."""
     return diag(ravel(v), k)
 
 
@@ -381,13 +414,20 @@ def trace(
     dtype: DTypeLike = None,
     out: None = None,
 ) -> Array:
-    """The sum of diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``."""
+    """Return the sum of diagonal ``offset`` of matrices, in the axes of ``a``.
+
+    The matrices lie in ``axis1`` and ``axis2``, which the result lacks. ``dtype`` is
+    that of ``sum``. Raises ArgumentError if ``out`` is given.
+    """
     ops.refuse_out("trace", out)
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Array:
-    """The n-th power of x (..., m, m), for n >= 0."""
+    """Return the n-th power of x (..., m, m), for n >= 0, in the dtype of x.
+
+    Raises ShapeError for negative n.
+    """
     if n < 0:
         raise ShapeError(
             "matrix_power takes n >= 0; invert the matrix first", user_location()
@@ -397,6 +437,7 @@ def matrix_power(x: ArrayLike, n: int, /) -> Array:
     result = broadcast_to(
         ops.convert(on_diagonal((side, side), 0), type.dtype), type.shape
     )
+    # factor is x, x**2, x**4, ...; the result has those of the bits set in n.
     factor = x
     while n:
         if n & 1:

@@ -21,10 +21,11 @@ from arrayfn.tracing import apply
 def astype(
     x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None
 ) -> Array:
-    """Convert x to ``dtype``.
+    """Convert x to ``dtype``; the shape stays.
 
     Conversion of floats to integers truncates. Conversion of complex to real numbers
     raises DTypeError. With ``copy=False``, the result is x itself if x has that dtype.
+    ``device`` moves the result there.
     """
     ops.type_of_operand("astype", x)
     x = ops.placed("astype", x, device)
@@ -42,11 +43,12 @@ def reshape(
 
     ``order="F"`` means column-major order. One extent may be -1; it follows from the
     others. ``copy`` has no effect, because results never share writable memory with
-    ``a``.
+    ``a``. Raises ShapeError if the number of elements differs.
     """
     type = ops.type_of_operand("reshape", a)
     wanted = _completed_shape(type.size, type.shape, shape)
     if not ops.is_row_major("reshape", order):
+        # Column-major order is the row-major order of the transpose.
         reversed_shape = wanted[::-1]
         return transpose(apply(views.reshape, transpose(a), shape=reversed_shape))
     if wanted == type.shape:
@@ -55,7 +57,11 @@ def reshape(
 
 
 def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
-    """``shape`` with -1 replaced; ShapeError unless it has ``size`` elements."""
+    """Return ``shape`` with -1 replaced by the extent that gives ``size`` elements.
+
+    Raises ShapeError if ``shape`` does not fit. ``have`` is the shape of the array, for
+    the error.
+    """
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     extents = [ops.whole(entry) for entry in entries]
     if extents.count(-1) == 1:
@@ -80,7 +86,11 @@ def ravel(a: ArrayLike, order: str = "C") -> Array:
 
 
 def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """Reverse the axes of ``a``, or put them into the order ``axes``."""
+    """Reverse the axes of ``a``, or put them into the order ``axes``.
+
+    Axis i of the result is axis ``axes[i]`` of ``a``. Raises AxisError for a missing
+    axis.
+    """
     ndim = ops.type_of_operand("transpose", a).ndim
     if axes is None:
         permutation = tuple(reversed(range(ndim)))
@@ -95,12 +105,12 @@ permute_dims = transpose
 
 
 def matrix_transpose(x: ArrayLike, /) -> Array:
-    """Exchange the last two axes of x (..., n, m)."""
+    """Exchange the last two axes of x (..., n, m); the result is (..., m, n)."""
     return swapaxes(x, -1, -2)
 
 
 def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
-    """Exchange two axes of ``a``."""
+    """Exchange the axes ``axis1`` and ``axis2`` of ``a``."""
     ndim = ops.type_of_operand("swapaxes", a).ndim
     first = ops.normalize_axis("swapaxes", axis1, ndim)
     second = ops.normalize_axis("swapaxes", axis2, ndim)
@@ -112,13 +122,14 @@ def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
 def moveaxis(
     a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> Array:
-    """Move the axes ``source`` of ``a`` to ``destination``.
+    """Move the axes ``source`` of ``a`` to the positions ``destination``.
 
-    The other axes stay in order.
+    Each is an axis or several. The other axes stay in order.
     """
     ndim = ops.type_of_operand("moveaxis", a).ndim
     sources = _several("moveaxis", source, ndim)
     destinations = _several("moveaxis", destination, ndim)
+    # Insert in ascending order of destinations, so that earlier ones do not move.
     order = [axis for axis in range(ndim) if axis not in sources]
     for place, axis in sorted(zip(destinations, sources, strict=True)):
         order.insert(place, axis)
@@ -126,34 +137,42 @@ def moveaxis(
 
 
 def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
-    """Move ``axis`` of ``a`` before the axis ``start``."""
+    """Move ``axis`` of ``a`` before the axis that is at position ``start``."""
     ndim = ops.type_of_operand("rollaxis", a).ndim
     place = ops.normalize_axis("rollaxis", axis, ndim)
     before = start if start == ndim else ops.normalize_axis("rollaxis", start, ndim)
+    # Removing an axis that is in front of ``start`` shifts ``start`` by one.
     return moveaxis(a, place, before - 1 if place < before else before)
 
 
 def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
-    given = axes if isinstance(axes, (tuple, list)) else (axes,)
-    return [ops.normalize_axis(name, axis, ndim) for axis in given]
+    """Return ``axes``, an axis or several, as a list, counted from the front."""
+    entries = axes if isinstance(axes, (tuple, list)) else (axes,)
+    return [ops.normalize_axis(name, axis, ndim) for axis in entries]
 
 
 def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
-    """Add axes of extent 1 to ``a``, at the positions ``axis`` of the result."""
+    """Add axes of extent 1 to ``a``, at the positions ``axis`` of the result.
+
+    Raises ShapeError if a position repeats, AxisError if it is out of bounds.
+    """
     type = ops.type_of_operand("expand_dims", a)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
-    placed = set(_several("expand_dims", axis, type.ndim + count))
-    kept = tuple(k for k in range(type.ndim + count) if k not in placed)
-    if len(kept) != type.ndim:
+    new_axes = set(_several("expand_dims", axis, type.ndim + count))
+    old_axes = tuple(k for k in range(type.ndim + count) if k not in new_axes)
+    if len(old_axes) != type.ndim:
         raise ShapeError(f"expand_dims: an axis repeats in {axis}", user_location())
     shape = [1] * (type.ndim + count)
-    for extent, k in zip(type.shape, kept, strict=True):
+    for extent, k in zip(type.shape, old_axes, strict=True):
         shape[k] = extent
-    return apply(views.broadcast_in_dim, a, shape=tuple(shape), axes=kept)
+    return apply(views.broadcast_in_dim, a, shape=tuple(shape), axes=old_axes)
 
 
 def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
-    """Remove all axes of extent 1 from ``a``, or only those in ``axis``."""
+    """Remove all axes of extent 1 from ``a``, or only those in ``axis``.
+
+    Raises ShapeError if an axis in ``axis`` has another extent.
+    """
     shape = ops.type_of_operand("squeeze", a).shape
     if axis is None:
         dropped = {k for k, extent in enumerate(shape) if extent == 1}
@@ -168,7 +187,7 @@ def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
 
 
 def atleast_1d(*x: ArrayLike) -> Any:
-    """Give x at least one axis.
+    """Return x with at least one axis; a scalar becomes a vector of one element.
 
     Several arguments give a tuple.
     """
@@ -176,7 +195,7 @@ def atleast_1d(*x: ArrayLike) -> Any:
 
 
 def atleast_2d(*x: ArrayLike) -> Any:
-    """Give x at least two axes; new axes come first.
+    """Return x with at least two axes; axes of extent 1 are added in front.
 
     Several arguments give a tuple.
     """
@@ -184,7 +203,7 @@ def atleast_2d(*x: ArrayLike) -> Any:
 
 
 def atleast_3d(*x: ArrayLike) -> Any:
-    """Give x at least three axes; (n, m) becomes (n, m, 1).
+    """Return x with at least three axes; a vector is (1, n, 1), a matrix (n, m, 1).
 
     Several arguments give a tuple.
     """
@@ -192,7 +211,10 @@ def atleast_3d(*x: ArrayLike) -> Any:
 
 
 def _atleast(x: ArrayLike, places: tuple[int, ...]) -> Array:
-    """x with axes of extent 1 put in at ``places``, until it has as many."""
+    """Add axes of extent 1 to x, until it has ``len(places)`` axes.
+
+    An array of k axes gets the next axis at position ``places[k]``.
+    """
     value = ops.same(x) if not dtypes.is_python_scalar(x) else np.asarray(x)
     for ndim in range(value.ndim, len(places)):
         value = expand_dims(value, places[ndim])
@@ -200,6 +222,7 @@ def _atleast(x: ArrayLike, places: tuple[int, ...]) -> Array:
 
 
 def _each(values: list[Array]) -> Any:
+    """Return the only value, or a tuple of several."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -207,29 +230,35 @@ def _each(values: list[Array]) -> Any:
 
 
 def broadcast_to(array: ArrayLike, shape: Any) -> Array:
-    """Broadcast ``array`` to ``shape``, as NumPy does."""
-    have = ops.type_of_operand("broadcast_to", array).shape
+    """Broadcast ``array`` to ``shape``: add leading axes, and repeat axes of extent 1.
+
+    Raises ShapeError if ``array`` does not broadcast to ``shape``.
+    """
+    own_shape = ops.type_of_operand("broadcast_to", array).shape
     wanted = ops.as_shape("broadcast_to", shape)
-    if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
+    if ops.broadcast_shape("broadcast_to", (own_shape, wanted)) != wanted:
         raise ShapeError(
-            f"broadcast_to: shape {have} does not broadcast to {wanted}",
+            f"broadcast_to: shape {own_shape} does not broadcast to {wanted}",
             user_location(),
         )
-    if have == wanted:
+    if own_shape == wanted:
         return ops.same(array)
-    axes = tuple(range(len(wanted) - len(have), len(wanted)))
+    axes = tuple(range(len(wanted) - len(own_shape), len(wanted)))
     return apply(views.broadcast_in_dim, array, shape=wanted, axes=axes)
 
 
 def broadcast_arrays(*x: ArrayLike) -> list[Array]:
-    """The arrays, broadcast to their common shape."""
+    """Return the arrays, each broadcast to their common shape.
+
+    Raises ShapeError if they do not broadcast.
+    """
     shapes = [ops.type_of_operand("broadcast_arrays", a).shape for a in x]
     shape = ops.broadcast_shape("broadcast_arrays", shapes)
     return [broadcast_to(a, shape) for a in x]
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that ``shapes`` broadcast to.
+    """Return the shape that ``shapes`` broadcast to.
 
     Raises ShapeError if they do not broadcast.
     """
@@ -250,7 +279,9 @@ def concatenate(
     """Join arrays along ``axis``; ``axis=None`` flattens them first.
 
     The result has the dtype that the arrays promote to, or ``dtype``. ``casting``, one
-    of NumPy's rules, says which conversions to ``dtype`` are allowed.
+    of NumPy's rules, says which conversions to ``dtype`` are allowed; DTypeError for
+    others. The other extents must be equal. Raises ArgumentError for no arrays, or if
+    ``out`` is given.
     """
     ops.refuse_out("concatenate", out)
     if getattr(axis, "ndim", 0):
@@ -285,16 +316,20 @@ def stack(
     dtype: DTypeLike = None,
     casting: str = "same_kind",
 ) -> Array:
-    """Join arrays of one shape along a new ``axis``; see ``concatenate``."""
+    """Join arrays of one shape along a new ``axis``; see ``concatenate``.
+
+    Raises ShapeError if the shapes differ.
+    """
     ops.refuse_out("stack", out)
     parts = [*arrays]
     if not parts:
         raise ArgumentError("stack takes at least one array", user_location())
     shapes = {ops.type_of_operand("stack", part).shape for part in parts}
     if len(shapes) > 1:
-        given = ", ".join(map(str, sorted(shapes)))
+        shapes_text = ", ".join(map(str, sorted(shapes)))
         raise ShapeError(
-            f"stack takes arrays of one shape, but was given {given}", user_location()
+            f"stack takes arrays of one shape, but was given {shapes_text}",
+            user_location(),
         )
     place = ops.normalize_axis("stack", axis, len(shapes.pop()) + 1)
     rows = [expand_dims(part, place) for part in parts]
@@ -304,7 +339,10 @@ def stack(
 def vstack(
     tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
 ) -> Array:
-    """Join arrays along axis 0; a vector is a row."""
+    """Join arrays along axis 0; a vector counts as a row (1, n).
+
+    ``dtype`` and ``casting`` are those of ``concatenate``.
+    """
     parts = [atleast_2d(part) for part in tup]
     return concatenate(parts, 0, dtype=dtype, casting=casting)
 
@@ -312,7 +350,10 @@ def vstack(
 def hstack(
     tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
 ) -> Array:
-    """Join arrays along axis 1, but vectors along axis 0."""
+    """Join arrays along axis 1, but vectors along axis 0.
+
+    ``dtype`` and ``casting`` are those of ``concatenate``.
+    """
     parts = [atleast_1d(part) for part in tup]
     axis = 0 if parts and parts[0].ndim == 1 else 1
     return concatenate(parts, axis, dtype=dtype, casting=casting)
@@ -321,13 +362,16 @@ def hstack(
 def dstack(
     tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
 ) -> Array:
-    """Join arrays along axis 2."""
+    """Join arrays along axis 2; vectors count as (1, n, 1), and matrices as (n, m, 1).
+
+    ``dtype`` and ``casting`` are those of ``concatenate``.
+    """
     parts = [atleast_3d(part) for part in tup]
     return concatenate(parts, 2, dtype=dtype, casting=casting)
 
 
 def column_stack(tup: Sequence[ArrayLike]) -> Array:
-    """Join matrices along axis 1; a vector is a column."""
+    """Join matrices along axis 1; a vector counts as a column (n, 1)."""
     parts = [atleast_1d(part) for part in tup]
     return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
 
@@ -341,7 +385,7 @@ def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
 
 
 def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
-    """Elements ``begin`` to ``end`` (exclusive) of x along ``axis``."""
+    """Return elements ``begin`` to ``end`` (exclusive) of x along ``axis``."""
     shape = ops.type_of_operand("slice", x).shape
     start = tuple(begin if k == axis else 0 for k in range(len(shape)))
     limit = tuple(end if k == axis else n for k, n in enumerate(shape))
@@ -351,17 +395,22 @@ def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
 def array_split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """Split ``ary`` along ``axis`` at the given indices, or into nearly equal parts."""
+    """Split ``ary`` along ``axis`` at the given indices, or into nearly equal parts.
+
+    Returns a list. If an extent n is split into k parts, the first n % k parts are
+    longer by one.
+    """
     shape = ops.type_of_operand("array_split", ary).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
     count = _sections(indices_or_sections)
     if count is None:
-        given: Any = indices_or_sections
-        cuts = [slice(0, cut).indices(extent)[1] for cut in given]
+        indices: Any = indices_or_sections
+        # As in slices, negative indices count from the end, and others are clamped.
+        cuts = [slice(0, index).indices(extent)[1] for index in indices]
     else:
         each, extra = divmod(extent, count)
-        sizes = [each + (k < extra) for k in range(count)]
+        sizes = [each + 1 if k < extra else each for k in range(count)]
         cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
     bounds = [0, *cuts, extent]
     return [
@@ -371,7 +420,7 @@ def array_split(
 
 
 def _sections(given: Any) -> int | None:
-    """The number of sections that is ``given``; None for indices."""
+    """Return the number of sections if ``given`` is one, and None for indices."""
     if isinstance(given, (tuple, list)) or getattr(given, "ndim", 0):
         return None
     return int(given)
@@ -380,7 +429,10 @@ def _sections(given: Any) -> int | None:
 def split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """Split ``ary`` along ``axis`` at the given indices, or into equal parts."""
+    """Split ``ary`` along ``axis`` at the given indices, or into equal parts.
+
+    Returns a list. Raises ShapeError if the axis does not divide into equal parts.
+    """
     shape = ops.type_of_operand("split", ary).shape
     place = ops.normalize_axis("split", axis, len(shape))
     count = _sections(indices_or_sections)
@@ -394,23 +446,26 @@ def split(
 
 
 def vsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """Apply ``split`` along axis 0."""
+    """Split ``ary`` along axis 0, as ``split`` does."""
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """Apply ``split`` along axis 1, or along axis 0 to a vector."""
+    """Split ``ary`` along axis 1, or a vector along axis 0, as ``split`` does."""
     one_axis = ops.type_of_operand("hsplit", ary).ndim == 1
     return split(ary, indices_or_sections, 0 if one_axis else 1)
 
 
 def dsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """Apply ``split`` along axis 2."""
+    """Split ``ary`` along axis 2, as ``split`` does."""
     return split(ary, indices_or_sections, 2)
 
 
 def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices of x along ``axis``, as the inverse of ``stack``."""
+    """Return the slices of x along ``axis``, without that axis, as a tuple.
+
+    This is the inverse of ``stack``.
+    """
     shape = ops.type_of_operand("unstack", x).shape
     place = ops.normalize_axis("unstack", axis, len(shape))
     return tuple(

@@ -19,32 +19,32 @@ class __array_namespace_info__:  # noqa: N801 - the array API's name
     """
 
     def capabilities(self) -> dict[str, bool | int]:
-        """Whether masks and shapes may depend on values, and how many axes there are.
+        """Return whether masks and shapes may depend on values, and the maximal rank.
 
         >>> __array_namespace_info__().capabilities()["boolean indexing"]
         True
         """
-        found = cast("dict[str, bool | int]", {**_NUMPYS.capabilities()})
+        result = cast("dict[str, bool | int]", {**_NUMPYS.capabilities()})
         frame = current_frame()
-        if frame is not None and frame.abstract:
-            found["boolean indexing"] = found["data-dependent shapes"] = False
-        return found
+        if frame is not None and frame.abstract:  # values are not known, as under jit
+            result["boolean indexing"] = result["data-dependent shapes"] = False
+        return result
 
     def default_device(self) -> str:
-        """The device of an array if no device is named."""
+        """Return the device of arrays for which no device is named."""
         return _NUMPYS.default_device()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, Any]:
-        """The default data types of numbers, by kind."""
+        """Return the default data types of numbers by kind, such as "integral"."""
         return {**_NUMPYS.default_dtypes(device=cast("Any", device))}
 
     def devices(self) -> list[str]:
-        """The devices that every machine has."""
+        """Return the devices that every machine has."""
         return list(_NUMPYS.devices())
 
     def dtypes(
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
-        """The array API's data types by name: all of them, or those of a ``kind``."""
+        """Return the array API's data types by name, or only those of a ``kind``."""
         found: Any = _NUMPYS.dtypes(device=cast("Any", device), kind=cast("Any", kind))
         return {**found}

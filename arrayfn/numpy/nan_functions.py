@@ -30,12 +30,12 @@ from arrayfn.numpy.reductions import (
 
 
 def is_inexact(name: str, x: ArrayLike) -> bool:
-    """Whether x can have NaN."""
+    """Return whether x has a float or complex dtype, and so can have NaN."""
     return ops.type_of_operand(name, x).dtype in dtypes.INEXACT
 
 
 def without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
-    """x with NaN replaced by ``instead``."""
+    """Return x with NaN replaced by ``instead``; x itself if it cannot have NaN."""
     return comparison.where(isnan(x), instead, x) if is_inexact(name, x) else x
 
 
@@ -48,7 +48,10 @@ def nansum(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The sum over ``axis``, ignoring NaN."""
+    """Return the sum over ``axis``, ignoring NaN.
+
+    The parameters, dtypes and errors are those of ``sum``.
+    """
     ops.refuse_out("nansum", out)
     a = without_nan("nansum", a, 0)
     return sum(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
@@ -63,7 +66,10 @@ def nanprod(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The product over ``axis``, ignoring NaN."""
+    """Return the product over ``axis``, ignoring NaN.
+
+    The parameters, dtypes and errors are those of ``prod``.
+    """
     ops.refuse_out("nanprod", out)
     a = without_nan("nanprod", a, 1)
     return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
@@ -72,7 +78,10 @@ def nanprod(
 def nancumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """``cumsum`` with NaN replaced by 0."""
+    """Return the running sums along ``axis``, with NaN replaced by 0.
+
+    The parameters, dtypes and errors are those of ``cumsum``.
+    """
     ops.refuse_out("nancumsum", out)
     return cumsum(without_nan("nancumsum", a, 0), axis, dtype)
 
@@ -80,15 +89,18 @@ def nancumsum(
 def nancumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """``cumprod`` with NaN replaced by 1."""
+    """Return the running products along ``axis``, with NaN replaced by 1.
+
+    The parameters, dtypes and errors are those of ``cumprod``.
+    """
     ops.refuse_out("nancumprod", out)
     return cumprod(without_nan("nancumprod", a, 1), axis, dtype)
 
 
 def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
-    """The mask of elements of ``x`` that are not NaN and where ``where`` is true.
+    """Return the mask of elements of ``x`` that are not NaN and where ``where`` holds.
 
-    Errors call the function ``name``.
+    Raises DTypeError, about the function ``name``, unless ``where`` has bools.
     """
     if where is not None:
         check_where(name, where)
@@ -104,7 +116,11 @@ def nanmean(
     keepdims: bool = False,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The mean over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
+    """Return the mean over ``axis``, ignoring NaN.
+
+    It is NaN if all elements are NaN. The parameters, dtypes and errors are those of
+    ``mean``.
+    """
     ops.refuse_out("nanmean", out)
     if not is_inexact("nanmean", a):
         return mean(a, axis, dtype, keepdims=keepdims, where=where)
@@ -125,20 +141,25 @@ def nanvar(
     *,
     correction: float | None = None,
 ) -> Array:
-    """The variance over ``axis``, ignoring NaN.
+    """Return the variance over ``axis``, ignoring NaN.
 
-    It is NaN if at most ``ddof`` elements remain.
+    It is NaN if at most ``ddof`` elements remain. The parameters, dtypes and errors are
+    those of ``var``.
     """
     ops.refuse_out("nanvar", out)
-    less = ddof if correction is None else correction
+    subtracted = ddof if correction is None else correction
     if not is_inexact("nanvar", a):
-        return var(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+        return var(
+            a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=where, mean=mean
+        )
     numbers = _known_numbers("nanvar", a, where)
     count = count_nonzero(numbers, axis, keepdims=keepdims)
     # Replace NaN before squaring: the derivative of the square would be NaN.
     a = without_nan("nanvar", a, 0)
-    value = var(a, axis, dtype, ddof=less, keepdims=keepdims, where=numbers, mean=mean)
-    return comparison.where(count > less, value, float("nan"))
+    value = var(
+        a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=numbers, mean=mean
+    )
+    return comparison.where(count > subtracted, value, float("nan"))
 
 
 def nanstd(
@@ -153,10 +174,16 @@ def nanstd(
     *,
     correction: float | None = None,
 ) -> Array:
-    """The standard deviation over ``axis``, ignoring NaN."""
+    """Return the standard deviation over ``axis``, ignoring NaN.
+
+    It is the square root of ``nanvar``, whose parameters, dtypes and errors are the
+    same.
+    """
     ops.refuse_out("nanstd", out)
-    less = ddof if correction is None else correction
-    value = nanvar(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+    subtracted = ddof if correction is None else correction
+    value = nanvar(
+        a, axis, dtype, ddof=subtracted, keepdims=keepdims, where=where, mean=mean
+    )
     return sqrt(value)
 
 
@@ -168,7 +195,11 @@ def nanmax(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The maximum over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
+    """Return the maximum over ``axis``, ignoring NaN.
+
+    It is NaN if all elements are NaN. The parameters, dtypes and errors are those of
+    ``max``.
+    """
     ops.refuse_out("nanmax", out)
     low = -float("inf")
     return _nan_if_all_are(max, "nanmax", a, axis, keepdims, low, initial, where)
@@ -182,7 +213,11 @@ def nanmin(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The minimum over ``axis``, ignoring NaN; it is NaN if all elements are NaN."""
+    """Return the minimum over ``axis``, ignoring NaN.
+
+    It is NaN if all elements are NaN. The parameters, dtypes and errors are those of
+    ``min``.
+    """
     ops.refuse_out("nanmin", out)
     high = float("inf")
     return _nan_if_all_are(min, "nanmin", a, axis, keepdims, high, initial, where)
@@ -198,9 +233,10 @@ def _nan_if_all_are(
     initial: ArrayLike | None,
     where: ArrayLike | None,
 ) -> Array:
-    """The extremum of what is not NaN; NaN where nothing is left.
+    """Return the extremum of elements that are not NaN; NaN if there are none.
 
-    ``instead`` stands for NaN in between.
+    ``extremum`` is ``max`` or ``min``. Before it is called, ``instead`` (-inf or inf)
+    replaces NaN. Errors call the function ``name``.
     """
     value = extremum(
         without_nan(name, x, instead),
@@ -217,10 +253,10 @@ def _nan_if_all_are(
 def nanargmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the maximum, ignoring NaN: int64.
+    """Return the first position of the maximum along ``axis``, ignoring NaN (int64).
 
-    Raises ArgumentError if all elements are known to be NaN. If that is not known, the
-    result for such elements is -1.
+    ``axis=None`` means that ``a`` is flattened. Raises ArgumentError if all elements
+    are known to be NaN. If that is not known, the result for such elements is -1.
     """
     ops.refuse_out("nanargmax", out)
     return _position(argmax, "nanargmax", a, axis, keepdims, -float("inf"))
@@ -229,10 +265,10 @@ def nanargmax(
 def nanargmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the minimum, ignoring NaN: int64.
+    """Return the first position of the minimum along ``axis``, ignoring NaN (int64).
 
-    Raises ArgumentError if all elements are known to be NaN. If that is not known, the
-    result for such elements is -1.
+    ``axis=None`` means that ``a`` is flattened. Raises ArgumentError if all elements
+    are known to be NaN. If that is not known, the result for such elements is -1.
     """
     ops.refuse_out("nanargmin", out)
     return _position(argmin, "nanargmin", a, axis, keepdims, float("inf"))
@@ -246,16 +282,17 @@ def _position(
     keepdims: bool,
     instead: float,
 ) -> Array:
-    """The position of the extremum of what is not NaN; -1 where nothing is left.
+    """Return the position of the extremum of elements that are not NaN.
 
-    Raises ArgumentError for that where it is known. ``instead`` stands for NaN in
-    between.
+    ``position`` is ``argmax`` or ``argmin``. Before it is called, ``instead`` (-inf or
+    inf) replaces NaN. If all elements are NaN, the result is -1, or ArgumentError is
+    raised if this is known while tracing. Errors call the function ``name``.
     """
     place = position(without_nan(name, x, instead), axis, keepdims=keepdims)
     if not is_inexact(name, x):
         return place
-    nothing = all(isnan(x), axis, keepdims=keepdims)
-    known = known_value(nothing)
+    all_nan = all(isnan(x), axis, keepdims=keepdims)
+    known = known_value(all_nan)
     if known is not None and np.any(known):
         raise ArgumentError(f"{name}: all elements are NaN", user_location())
-    return comparison.where(nothing, -1, place)
+    return comparison.where(all_nan, -1, place)

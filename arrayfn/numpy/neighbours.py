@@ -44,16 +44,17 @@ from arrayfn.tracing import apply
 
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
+    """Convert x to a floating-point array."""
     return ops.as_array(ops.as_floating(name, x))
 
 
 def trapezoid(
     y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
 ) -> Array:
-    """The area under y along ``axis`` by the trapezoidal rule.
+    """Return the area under y along ``axis`` by the trapezoidal rule.
 
     x has the points, as a vector or in y's shape. Without x, the distance of the points
-    is ``dx``.
+    is ``dx``. The result lacks ``axis``, and integers give floats.
 
     >>> import numpy as np
     >>> trapezoid(np.array([1.0, 2.0, 3.0]))
@@ -81,19 +82,21 @@ def gradient(
     axis: int | Sequence[int] | None = None,
     edge_order: int = 1,
 ) -> Any:
-    """The slope of f along each ``axis``, by central differences.
+    """Return the slope of f along each ``axis``, by central differences.
 
-    ``axis=None`` means all axes. The spacing is 1 by default. ``spacings`` may have one
-    number for all axes, or for each axis a number or a vector of points. At the ends,
-    differences are one-sided. ``edge_order`` is their order, 1 or 2. The result is an
-    array for one axis, otherwise a tuple.
+    ``axis`` is an axis, several, or None for all. The spacing is 1 by default.
+    ``spacings`` may have one number for all axes, or for each axis a number or a vector
+    of points. At the ends, differences are one-sided. ``edge_order`` is their order, 1
+    or 2. The result has the shape of f, and integers give floats. It is an array for
+    one axis, otherwise a tuple. Raises ArgumentError for other spacings, ShapeError if
+    an axis is too short.
     """
     f = _inexact("gradient", f)
     axes = (axis,) if isinstance(axis, (int, np.integer)) else axis
     places = ops.normalize_axes(
         "gradient", None if axes is None else tuple(axes), f.ndim
     )
-    if axes is not None:
+    if axes is not None:  # in the order in which the caller names them
         places = tuple(ops.normalize_axis("gradient", a, f.ndim) for a in axes)
     steps: Sequence[Any] = spacings or (1.0,)
     if len(steps) == 1:
@@ -116,9 +119,11 @@ def gradient(
 
 
 def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
-    """The derivative of f along ``axis``: central differences, one-sided at the ends.
+    """Return the derivative of f along ``axis``, by differences of order 2.
 
-    ``step`` is the distance of points, or a vector of their places.
+    At the ends, differences are one-sided and of ``edge_order``. ``step`` is the
+    distance of points, or a vector of their positions. Raises ShapeError if f has too
+    few elements.
     """
     extent = f.shape[axis]
     if extent < edge_order + 1:
@@ -129,10 +134,11 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
         )
 
     def part(begin: int, end: int) -> Array:
+        """Return elements ``begin`` to ``end`` (exclusive) of f along ``axis``."""
         return slice_along(f, begin, end, axis)
 
     def along(x: Array) -> Array:
-        """The vector x along the axis."""
+        """Return the vector x as an array that broadcasts with f along ``axis``."""
         shape = [1] * f.ndim
         shape[axis] = -1
         return reshape(x, tuple(shape))
@@ -144,6 +150,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
     else:
         gaps = diff(step)
         before, after = gaps[:-1], gaps[1:]
+        # The weights of the three neighbours in the slope of the parabola through them.
         low = along(divide(-after, before * (before + after)))
         middle = along(divide(after - before, before * after))
         high = along(divide(before, after * (before + after)))
@@ -152,6 +159,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
             + multiply(middle, part(1, extent - 1))
             + multiply(high, part(2, extent))
         )
+        # The first two gaps, then the last two gaps from the end.
         ends = [gaps[0], gaps[min(1, extent - 2)], gaps[-1], gaps[-min(2, extent - 1)]]
     if edge_order == 1:
         first = divide(subtract(part(1, 2), part(0, 1)), ends[0])
@@ -160,15 +168,16 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
         )
     else:
         first = _one_sided([part(k, k + 1) for k in range(3)], ends[0], ends[1])
+        # In reverse order the parabola has the opposite slope.
         backwards = [part(extent - 1 - k, extent - k) for k in range(3)]
         last = -_one_sided(backwards, ends[2], ends[3])
     return concatenate([first, inner, last], axis)
 
 
 def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
-    """The slope at the first of three points of the parabola through them.
+    """Return the slope, at the first of three points, of the parabola through them.
 
-    The second is ``near`` beyond it, and the third ``far`` beyond the second.
+    ``points`` are the values at positions 0, ``near`` and ``near + far``.
     """
     total = near + far
     first = multiply(-(2.0 * near + far) / (near * total), points[0])
@@ -186,10 +195,12 @@ def interp(
 ) -> Array:
     """Evaluate at x the piecewise linear function through the points (xp, fp).
 
-    xp must ascend. Outside of the points, the values are ``left`` and ``right``, which
-    are by default the outermost fp. "extrapolate" continues the outermost line. With a
+    xp and fp are vectors of one length, and xp must ascend. The result has the shape of
+    x. Outside of the points, the values are ``left`` and ``right``, which are by
+    default the outermost fp. "extrapolate" continues the outermost line. With a
     ``period`` (of either sign), the points repeat, and xp need not ascend. The result
-    keeps the operands' dtype. ``fp`` may be complex.
+    has the operands' promoted dtype; integers give floats. ``fp`` may be complex.
+    Raises ShapeError for other xp or fp, and ArgumentError if the period is 0.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
@@ -198,7 +209,7 @@ def interp(
     if ops.type_of_operand("interp", fp).dtype in dtypes.COMPLEX:
 
         def along(part: Callable[[Any], Array]) -> Array:
-            """One part of the numbers, real or imaginary, interpolated."""
+            """Interpolate one part of the complex numbers, ``real`` or ``imag``."""
             low, high = (
                 e if e is None or isinstance(e, str) else part(e) for e in (left, right)
             )
@@ -225,15 +236,15 @@ def interp(
         left = right = None
     extent = xp.shape[0]
     if extent == 1:
-        value = add(multiply(x, 0.0), fp[0])
+        value = add(multiply(x, 0.0), fp[0])  # fp[0] in the shape of x; NaN for NaN
     else:
         place = clip(searchsorted(xp, x, "right"), 1, extent - 1)
         x0, f0 = take(xp, place - 1, mode="clip"), take(fp, place - 1, mode="clip")
         x1, f1 = take(xp, place, mode="clip"), take(fp, place, mode="clip")
         width = subtract(x1, x0)
-        flat = equal(width, 0)
-        slope = divide(subtract(f1, f0), where(flat, 1, width))
-        value = where(flat, f0, add(f0, multiply(subtract(x, x0), slope)))
+        repeated = equal(width, 0)  # two points at the same place
+        slope = divide(subtract(f1, f0), where(repeated, 1, width))
+        value = where(repeated, f0, add(f0, multiply(subtract(x, x0), slope)))
     if not isinstance(left, str):
         value = where(less(x, xp[0]), fp[0] if left is None else left, value)
     if not isinstance(right, str):
@@ -249,7 +260,9 @@ def unwrap(
 ) -> Array:
     """Add multiples of ``period`` to angles along ``axis`` to remove jumps.
 
-    A jump is a difference of more than ``discont``, and of more than half a period.
+    A jump is a difference of neighbours of more than ``discont``, and of more than half
+    a period. The result has the shape of p. Integers stay integers if the period is an
+    integer, and otherwise become floats.
     """
     type = ops.type_of_operand("unwrap", p)
     place = ops.normalize_axis("unwrap", axis, type.ndim)
@@ -259,12 +272,13 @@ def unwrap(
         p = ops.as_array(ops.convert(p, dtype))
     half: Any = floor_divide(period, 2) if whole else period / 2
     steps = diff(p, axis=place)
-    turned = subtract(remainder(add(steps, half), period), half)
+    # Steps modulo the period, in [-half, half); a step of exactly half stays positive.
+    wrapped = subtract(remainder(add(steps, half), period), half)
     if not (whole and period % 2):  # an odd integer period has no step of exactly half
-        at_end = logical_and(equal(turned, -half), greater(steps, 0))
-        turned = where(at_end, half, turned)
+        at_end = logical_and(equal(wrapped, -half), greater(steps, 0))
+        wrapped = where(at_end, half, wrapped)
     limit = half if discont is None or discont < half else discont
-    change = where(less(absolute(steps), limit), 0, subtract(turned, steps))
+    change = where(less(absolute(steps), limit), 0, subtract(wrapped, steps))
     extent = type.shape[place]
     rest = slice_along(p, min(1, extent), extent, place)
     first = slice_along(p, 0, min(1, extent), place)

@@ -1,4 +1,4 @@
-"""numpy.pad."""
+"""The function ``pad`` and its modes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pad(
     mode: str | Callable[..., Any] = "constant",
     **options: Any,
 ) -> Array:
-    """Pad ``array`` before and after along each axis.
+    """Pad ``array`` before and after along each axis, and keep its dtype.
 
     ``pad_width`` is one number, one pair (before, after) for all axes, or such a pair
     for each axis. Each mode has its own options, which take the same forms:
@@ -121,6 +121,7 @@ def pad(
     return ops.same(value) if value is array else value
 
 
+# The option that each mode takes.
 _OPTIONS = {
     "constant": "constant_values",
     "linear_ramp": "end_values",
@@ -149,11 +150,18 @@ def _by_function(
     function: Callable[..., Any],
     options: dict[str, Any],
 ) -> Array:
-    # A further axis, so that the vectors of a vector are traced too.
+    # A further axis, so that a single vector is mapped, and so traced, too.
+    """Pad x with zeros, and let ``function`` change the vectors along each axis.
+
+    ``widths`` has a pair (before, after) for each axis. ``function`` is the ``mode`` of
+    ``pad``, which gets ``options``. Raises ArgumentError unless it returns a vector of
+    the same length.
+    """
     value = expand_dims(_constant(x, widths, [(0, 0)] * len(widths)), 0)
     for axis, width in enumerate(widths):
 
         def padded(vector: Array, axis: int = axis, width: Any = width) -> Array:
+            """Call ``function`` for one vector along ``axis``, and check its result."""
             result = function(vector, width, axis, options)
             if getattr(result, "shape", None) != vector.shape:
                 raise ArgumentError(
@@ -168,9 +176,11 @@ def _by_function(
 
 
 def _pairs(name: str, given: Any, ndim: int) -> Pairs:
-    """(before, after) for each axis: ``given`` is a value, a pair, or a pair for each.
+    """Return ``given`` as a pair (before, after) for each of ``ndim`` axes.
 
-    There are ``ndim`` axes. Errors call the argument ``name``.
+    ``given`` is a value, a pair for all axes, or a pair for each axis. It may also be a
+    dict of values or pairs by axis; other axes then get (0, 0). Raises ArgumentError,
+    which calls the argument ``name``, for other forms.
     """
     if isinstance(given, dict):
         pairs: Pairs = [(0, 0)] * ndim
@@ -200,8 +210,10 @@ def _pairs(name: str, given: Any, ndim: int) -> Pairs:
 
 
 def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
-    """x padded with ``values``, a pair for each axis."""
+    """Pad x with constants: ``values`` has a pair (before, after) for each axis."""
     dtype = ops.type_of_operand("pad", x).dtype
+    # Arrays cannot be hashed, so tell them apart by identity. One value for all sides
+    # needs a single equation.
     distinct = {id(v) if hasattr(v, "dtype") else v for pair in values for v in pair}
     if len(distinct) <= 1:
         value = ops.convert(values[0][0] if values else 0, dtype)
@@ -219,13 +231,14 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
 
 
 def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded along ``axis`` with its own elements, by views if they suffice.
+    """Pad x along ``axis`` with its own elements.
 
-    ``before`` and ``after`` are numbers of elements; ``mode`` is "edge", "wrap",
-    "reflect" or "symmetric".
+    ``before`` and ``after`` are the numbers of added elements. ``mode`` is "edge",
+    "wrap", "reflect" or "symmetric". If no element is needed more than once on a side,
+    the padding is made of slices, otherwise of a gather.
     """
     extent = x.shape[axis]
-    skip = int(mode == "reflect")
+    skip = int(mode == "reflect")  # "reflect" does not repeat the element at the edge
     period = extent if mode == "wrap" else extent - skip
     if mode == "edge":
         shape = list(x.shape)
@@ -248,12 +261,13 @@ def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
 
 
 def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x padded with twice the edge minus the mirrored elements, period by period.
+    """Pad x with twice the edge minus the mirrored elements.
 
-    ``before`` and ``after`` are numbers of elements along ``axis``; ``mode`` is
-    "reflect" or "symmetric".
+    ``before`` and ``after`` are the numbers of added elements along ``axis``. ``mode``
+    is "reflect" or "symmetric". If more elements are needed than x has, the padded
+    array is padded again, until it is long enough.
     """
-    skip = int(mode == "reflect")
+    skip = int(mode == "reflect")  # "reflect" does not repeat the element at the edge
     value = x
     while before or after:
         extent = value.shape[axis]
@@ -278,9 +292,10 @@ def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> 
 def _ramped(
     x: Array, widths: tuple[int, int], axis: int, ends: tuple[Any, Any]
 ) -> Array:
-    """x padded along ``axis`` with straight lines from the edges to ``ends``.
+    """Pad x along ``axis`` with straight lines from its edges to ``ends``.
 
-    ``widths`` are the numbers of elements before and after it.
+    ``widths`` are the numbers of elements before and after x, and ``ends`` the values
+    at the ends of the lines. In integer arrays the lines are rounded down.
     """
     extent = x.shape[axis]
     whole = x.dtype in dtypes.INTEGERS
@@ -318,10 +333,11 @@ def _of_statistic(
     mode: str,
     lengths: tuple[Any, Any],
 ) -> Array:
-    """x padded along ``axis`` with the statistic ``mode`` of elements at its ends.
+    """Pad x along ``axis`` with the statistic ``mode`` of elements at its ends.
 
-    ``lengths`` says of how many; None is all. ``widths`` are the numbers of elements
-    added.
+    ``widths`` are the numbers of added elements before and after x. ``lengths`` are the
+    numbers of elements at each end of x that count; None means all. In integer arrays
+    the statistic is rounded.
     """
     extent = x.shape[axis]
     parts = [x]

@@ -27,12 +27,12 @@ from arrayfn.tracing import ImmutableArray
 
 
 def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
-    """The complex roots of polynomial p, whose highest power comes first.
+    """Return the complex roots of polynomial p, whose highest power comes first.
 
     The roots are the eigenvalues of the companion matrix of p (Horn and Johnson, Matrix
     Analysis, section 3.3). Leading and trailing zeros are removed first, which needs
-    the value of p. With ``strip_zeros=False``, the first coefficient of p must not be
-    0.
+    the value of p, and decides the number of roots. With ``strip_zeros=False``, the
+    first coefficient of p must not be 0. Raises ShapeError if p is no vector.
     """
     type = ops.type_of_operand("roots", p)
     if type.ndim != 1:
@@ -43,18 +43,22 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     inexact = ops.floating_dtype(type.dtype)
     wide = dtypes.complex_of(dtypes.compute_dtype(inexact))
     count = p.shape[0] - 1
-    found = zeros((trailing,), wide)
+    zero_roots = zeros((trailing,), wide)  # one for each trailing zero of p
     if count < 1:
-        return found
+        return zero_roots
     p = ops.convert(p, dtypes.compute_dtype(inexact))
+    # The companion matrix: -p[1:] / p[0] in the first row, ones below the diagonal.
     first = expand_dims(negative(divide(p[1:], p[0])), 0)
     below = diag(ops.full(1, (count,), p.dtype))[: count - 1]
     values = eigvals(concatenate([first, below], 0))
-    return concatenate([ops.convert(values, wide), found])
+    return concatenate([ops.convert(values, wide), zero_roots])
 
 
 def _stripped(p: ArrayLike) -> tuple[Array, int]:
-    """p without zeros at both ends, and how many there were at the end."""
+    """Return p without zeros at both ends, and the number of zeros at its end.
+
+    Raises AbstractValueError if the value of p is not known while tracing.
+    """
     value = p
     if isinstance(p, ImmutableArray):
         value = p.concrete(
@@ -79,11 +83,14 @@ def polyfit(
 ) -> Any:
     """Fit a polynomial of degree ``deg`` to the points (x, y) by least squares.
 
-    The result has the coefficients (deg + 1, ...). ``w`` weights the errors. y may be a
-    matrix, whose columns are fitted separately. With ``full``, the result also has the
-    residuals, rank, singular values and ``rcond``. With ``cov``, the result has the
-    covariance of the coefficients, which is scaled by the errors unless ``cov`` is
-    "unscaled".
+    The result has the coefficients (deg + 1, ...), the highest power first. x is a
+    vector (n,). y is (n,), or a matrix (n, k), whose columns are fitted separately.
+    ``w`` (n,) weights the errors. Singular values below ``rcond`` times the largest
+    count as 0. With ``full``, the result also has the residuals, rank, singular values
+    and ``rcond``. With ``cov``, the result also has the covariance of the coefficients,
+    which is scaled by the errors unless ``cov`` is "unscaled". Integers give floats.
+    Raises ShapeError for other shapes, ArgumentError if there are too few points for
+    ``cov``.
 
     >>> import numpy as np
     >>> np.round(polyfit(np.arange(4.0), 3.0 * np.arange(4.0) + 1.0, 1), 12)
@@ -137,11 +144,11 @@ def polyfit(
 
 
 def _covariance(left: Array, scale: Array, variance: Array) -> Array:
-    """The covariance of coefficients, for a ``variance`` of the errors.
+    """Return the covariance of coefficients, for a ``variance`` of the errors.
 
-    That is ``variance`` times the inverse of the Gram matrix of ``left`` with its
-    columns multiplied by ``scale``. For a vector of variances there is one covariance
-    for each, along a new last axis.
+    It is ``variance`` times the inverse of the Gram matrix of ``left``, after the
+    columns of ``left`` are multiplied by ``scale``. A vector of variances gives one
+    covariance for each, along a new last axis.
     """
     normalised = inv(_gram(left))
     unscaled = divide(divide(normalised, expand_dims(scale, 1)), expand_dims(scale, 0))
@@ -151,4 +158,5 @@ def _covariance(left: Array, scale: Array, variance: Array) -> Array:
 
 
 def _gram(x: Array) -> Array:
+    """Return the Gram matrix x^T x."""
     return matmul(matrix_transpose(x), x)

@@ -25,7 +25,7 @@ from arrayfn.tracing import apply
 
 
 def _coefficients(name: str, p: Any) -> Array:
-    """p as a vector; ShapeError, about ``name``, if it is none."""
+    """Return p as a vector; ShapeError, about ``name``, if it has more axes."""
     value = atleast_1d(asarray(p) if isinstance(p, (list, tuple)) else p)
     if value.ndim != 1:
         raise ShapeError(
@@ -36,19 +36,20 @@ def _coefficients(name: str, p: Any) -> Array:
 
 
 def _polynomials(name: str, *polynomials: Any) -> list[Array]:
-    """``polynomials`` as vectors of their common dtype.
+    """Return ``polynomials`` as vectors of their common dtype.
 
     Errors call the function ``name``.
     """
-    known = [asarray(p) if isinstance(p, (list, tuple)) else p for p in polynomials]
-    return [_coefficients(name, p) for p in ops.promoted(name, known)[0]]
+    arrays = [asarray(p) if isinstance(p, (list, tuple)) else p for p in polynomials]
+    return [_coefficients(name, p) for p in ops.promoted(name, arrays)[0]]
 
 
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """Evaluate the polynomial p at x, elementwise, by Horner's rule.
 
-    The coefficients lie along the first axis of p. The other axes of p broadcast with
-    x. ``unroll`` has no effect: it is the length of another library's loops.
+    The coefficients lie along the first axis of p, the highest power first. The other
+    axes of p broadcast with x, and the result has the dtype to which both promote.
+    ``unroll`` has no effect: it is the length of another library's loops.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
@@ -64,17 +65,23 @@ def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
 
 
 def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The sum of polynomials ``a1`` and ``a2``."""
+    """Return the sum of polynomials ``a1`` and ``a2``, in their promoted dtype.
+
+    The result is as long as the longer one.
+    """
     return add(*_aligned("polyadd", a1, a2))
 
 
 def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """The difference of polynomials ``a1`` and ``a2``."""
+    """Return the difference of polynomials ``a1`` and ``a2``, in their promoted dtype.
+
+    The result is as long as the longer one.
+    """
     return subtract(*_aligned("polysub", a1, a2))
 
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
-    """``p`` and ``q`` as vectors, the shorter padded with leading zeros.
+    """Return ``p`` and ``q`` as vectors, the shorter padded with leading zeros.
 
     Errors call the function ``name``.
     """
@@ -89,10 +96,10 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
 
 
 def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
-    """The product of polynomials ``a1`` and ``a2``.
+    """Return the product of polynomials ``a1`` and ``a2``, in their promoted dtype.
 
     Leading zeros are kept, because their number would decide the shape.
-    ``trim_leading_zeros`` removes them if the coefficients are known.
+    ``trim_leading_zeros`` removes them, which needs known coefficients.
     """
     first, second = _polynomials("polymul", a1, a2)
     return convolve(
@@ -101,7 +108,10 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
 
 
 def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
-    """p without leading zeros, if ``trim_leading_zeros``; one coefficient remains."""
+    """Return p without leading zeros, if ``trim_leading_zeros``.
+
+    At least one coefficient remains.
+    """
     if not trim_leading_zeros:
         return p
     trimmed = trim_zeros(p, "f")
@@ -111,10 +121,11 @@ def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
 def polydiv(
     u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False
 ) -> tuple[Array, Array]:
-    """The quotient and the remainder of polynomials, with u = quotient * v + remainder.
+    """Divide polynomial u by v, and return the quotient and the remainder.
 
-    The remainder keeps its leading zeros, and has as many coefficients as u.
-    ``trim_leading_zeros`` removes them if the coefficients are known.
+    u = quotient * v + remainder. Integers give floats. The remainder keeps its leading
+    zeros, and has as many coefficients as u. ``trim_leading_zeros`` removes them, which
+    needs known coefficients.
     """
     parts = _polynomials("polydiv", u, v)
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
@@ -122,21 +133,25 @@ def polydiv(
     m, n = u.shape[0], v.shape[0]
     if m < n:
         return ops.full(0, (1,), dtype), ops.same(u)
+    # Long division: each step removes the highest power of the rest.
     quotient: list[Array] = []
     rest = u
     for k in range(m - n + 1):
         factor = divide(rest[k], v[0])
         quotient.append(factor)
-        taken = multiply(factor, v)
-        config = ((k, m - n - k, 0),)
+        product = multiply(factor, v)
+        config = ((k, m - n - k, 0),)  # zeros before and after, up to m coefficients
         rest = subtract(
-            rest, apply(slicing.pad, taken, ops.scalar(0, dtype), config=config)
+            rest, apply(slicing.pad, product, ops.scalar(0, dtype), config=config)
         )
     return stack(quotient), _trimmed(rest, trim_leading_zeros)
 
 
 def polyder(p: ArrayLike, m: int = 1) -> Array:
-    """The m-th derivative of polynomial p."""
+    """Return the m-th derivative of polynomial p, a shorter vector in its dtype.
+
+    Raises ArgumentError for negative m.
+    """
     value = _coefficients("polyder", p)
     if m < 0:
         raise ArgumentError("polyder takes m >= 0", user_location())
@@ -150,9 +165,11 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
 
 
 def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
-    """The m-th antiderivative of polynomial p.
+    """Return the m-th antiderivative of polynomial p, whose vector is longer by m.
 
-    The constants of integration are k, by default 0.
+    k has the m constants of integration, or one for all; they are 0 by default.
+    Integers give floats. Raises ArgumentError for negative m or other numbers of
+    constants.
     """
     value = _coefficients("polyint", p)
     if m < 0:
@@ -172,10 +189,10 @@ def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
 
 
 def poly(seq_of_zeros: ArrayLike) -> Array:
-    """The polynomial with these roots and the leading coefficient 1.
+    """Return the polynomial with these roots and the leading coefficient 1.
 
-    If the argument is a square matrix, the roots are its eigenvalues; see
-    ``linalg.eigvals``.
+    The vector of n roots gives n + 1 coefficients, and integers give floats. Raises
+    ShapeError for a matrix; give ``linalg.eigvals`` of the matrix instead.
     """
     zeros = _coefficients("poly", seq_of_zeros)
     dtype = ops.floating_dtype(zeros.dtype)

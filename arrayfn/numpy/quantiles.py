@@ -51,7 +51,8 @@ from arrayfn.numpy.reductions import argmax
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.numpy.sorting import argsort, sort
 
-# The continuous methods: the plotting positions (alpha, beta) of each.
+# The continuous methods, with the parameters (alpha, beta) of their plotting positions:
+# q of n sorted elements is at n q + alpha + q (1 - alpha - beta), counted from 1.
 _CONTINUOUS = {
     "linear": (1.0, 1.0),
     "hazen": (0.5, 0.5),
@@ -63,15 +64,20 @@ _CONTINUOUS = {
 
 
 def _fraction_at_boundary(place: Array, instead: Callable[[Array], Array]) -> Array:
-    """``instead`` where the position ``place`` is an integer, else 1."""
+    """Return ``instead(floor(place))`` where ``place`` is an integer, else 1.
+
+    ``place`` is the position of a quantile among sorted elements.
+    """
     low = floor(place)
     return where(equal(place, low), instead(low), 1.0)
 
 
 def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
-    """The index of the element below the quantile, and the fraction above it.
+    """Return the position ``low`` of the element below the quantile, and a fraction.
 
-    ``q`` is the fraction of ``count`` elements, ``method`` one of ``METHODS``.
+    The quantile is x[low] + fraction (x[low + 1] - x[low]), for sorted elements x.
+    ``q`` is the quantile's fraction of ``count`` elements, and ``method`` one of
+    ``METHODS``; ArgumentError for others.
     """
     last = subtract(count, 1)
     if method in _CONTINUOUS:
@@ -90,6 +96,7 @@ def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
     if method in ("inverted_cdf", "averaged_inverted_cdf"):
         position = multiply(count, q) - 1.0
         at = 0.0 if method == "inverted_cdf" else 0.5
+        # The constant ``at``, in the shape of low.
         step = _fraction_at_boundary(position, lambda low: multiply(0.0, low) + at)
     elif method == "closest_observation":
         position = multiply(count, q) - 1.5
@@ -119,16 +126,16 @@ METHODS = (
 
 
 def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
-    """x with the reduced axes merged into its last axis; and those axes.
+    """Merge the reduced axes of x into one, the last; return it and the reduced axes.
 
-    Errors call the function ``name``.
+    ``axis`` is as in ``quantile``. Errors call the function ``name``.
     """
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
-    kept = [k for k in range(type.ndim) if k not in axes]
-    moved = transpose(x, [*kept, *axes])
+    others = [k for k in range(type.ndim) if k not in axes]
+    transposed = transpose(x, [*others, *axes])
     length = math.prod(type.shape[k] for k in axes)
-    return reshape(moved, (*(type.shape[k] for k in kept), length)), axes
+    return reshape(transposed, (*(type.shape[k] for k in others), length)), axes
 
 
 def _quantile(
@@ -141,10 +148,12 @@ def _quantile(
     weights: ArrayLike | None,
     skip_nan: bool,
 ) -> Array:
-    """The quantiles ``q`` over ``axis``, as ``numpy.quantile`` gives them.
+    """Return the quantiles ``q`` of x over ``axis``, as ``numpy.quantile`` does.
 
-    With ``skip_nan`` NaN is left out, else it makes the result NaN. Errors call it
-    ``name``. Of no elements, all but ``quantile`` and ``percentile`` give NaN.
+    ``name`` is the public function, for errors. With ``skip_nan``, NaN is ignored.
+    Otherwise, it makes the result NaN. Without elements, "quantile" and "percentile"
+    raise ArgumentError, and other functions return NaN. The other parameters are those
+    of ``quantile``.
     """
     if isinstance(q, (list, tuple)):
         q = np.asarray(q)
@@ -160,8 +169,8 @@ def _quantile(
     if flat.shape[-1] == 0:
         if name in ("quantile", "percentile"):  # as in NumPy
             raise ArgumentError(f"{name} of no elements: {type}", user_location())
-        nothing = full((*fractions.shape, *flat.shape[:-1]), np.nan, result)
-        return _with_axes(nothing, fractions.ndim, axes, keepdims)
+        all_nan = full((*fractions.shape, *flat.shape[:-1]), np.nan, result)
+        return _with_axes(all_nan, fractions.ndim, axes, keepdims)
     if weights is not None:
         by_weight = _weighted(name, x, flat, q, axis, method, weights, skip_nan)
         return _with_axes(by_weight, fractions.ndim, axes, keepdims)
@@ -169,11 +178,12 @@ def _quantile(
     lead = ordered.shape[:-1]
     extent = ordered.shape[-1]
     inexact = type.dtype in dtypes.INEXACT
+    # Compute positions in float64, for a vector of all q.
     wide = ops.as_array(ops.convert(q, dtypes.float64))
     wide = reshape(wide, (-1,))
     wanted = (*lead, wide.shape[0])
     count: Any = float(extent)
-    if skip_nan and inexact:
+    if skip_nan and inexact:  # NaN is sorted to the end; count the numbers before
         numbers = sum_(logical_not(isnan(ordered)), -1, keepdims=True)
         count = ops.convert(numbers, dtypes.float64)
     low, step = (broadcast_to(v, wanted) for v in _place(method, count, wide))
@@ -191,7 +201,10 @@ def _quantile(
 
 
 def _with_axes(value: Array, ndim: int, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """``value``, with the reduced axes behind the first ``ndim`` if ``keepdims``."""
+    """Put the reduced ``axes`` back into ``value`` with extent 1, if ``keepdims``.
+
+    The first ``ndim`` axes of ``value`` are those of q.
+    """
     if not keepdims or not axes:
         return value
     return expand_dims(value, tuple(ndim + k for k in axes))
@@ -207,25 +220,29 @@ def _weighted(
     weights: ArrayLike,
     skip_nan: bool,
 ) -> Array:
-    """The first elements up to which the weights are at least q of their sum.
+    """Return the weighted quantiles, by the method "inverted_cdf".
 
-    ``flat`` is x with the reduced axes merged. With ``skip_nan`` NaN weighs nothing.
-    Raises ArgumentError, about ``name``, for a ``method`` without weights.
+    A quantile is the first sorted element up to which the weights sum to at least q
+    times their total. ``flat`` is x with the reduced axes merged into its last. With
+    ``skip_nan``, NaN has no weight. The other parameters are those of ``_quantile``.
+    Raises ArgumentError, about ``name``, for another ``method``, and ShapeError for
+    weights that do not fit.
     """
     if method != "inverted_cdf":
         raise ArgumentError(
             f"{name}: weights are for method='inverted_cdf', not {method!r}",
             user_location(),
         )
-    type, given = (ops.type_of_operand(name, v) for v in (x, weights))
-    if given.shape != type.shape:
-        if given.ndim != 1 or not isinstance(axis, int):
+    type, weight_type = (ops.type_of_operand(name, v) for v in (x, weights))
+    if weight_type.shape != type.shape:
+        if weight_type.ndim != 1 or not isinstance(axis, int):
             raise ShapeError(
-                f"{name}: weights {given} have neither the shape of {type} nor one "
-                "axis, along the axis of the quantiles",
+                f"{name}: weights {weight_type} have neither the shape of {type} nor "
+                "one axis, along the axis of the quantiles",
                 user_location(),
             )
         place = ops.normalize_axis(name, axis, type.ndim)
+        # (n,) becomes (n, 1, ..., 1), which broadcasts along ``axis``.
         weights = expand_dims(weights, tuple(range(1, type.ndim - place)))
         weights = broadcast_to(weights, type.shape)
     weight, _ = _flat_along(name, ops.convert(weights, dtypes.float64), axis)
@@ -235,12 +252,13 @@ def _weighted(
     order = argsort(flat)
     ordered = take_along_axis(flat, order, -1)
     total = cumsum(take_along_axis(weight, order, -1), -1)
+    # The axes of ``reached`` are (..., q, sorted elements).
     wide = reshape(ops.as_array(ops.convert(q, dtypes.float64)), (-1, 1))
     target = expand_dims(getitem(total, (..., slice(-1, None))), -1) * wide
     # Elements without weight have no share, not even at q = 0.
     reached = greater_equal(expand_dims(total, -2), target)
     reached = logical_and(reached, greater(expand_dims(total, -2), 0.0))
-    value = take_along_axis(ordered, argmax(reached, -1), -1)
+    value = take_along_axis(ordered, argmax(reached, -1), -1)  # the first true one
     if nan is not None and not skip_nan:
         value = where(any_(nan, -1, keepdims=True), float("nan"), value)
     lead = value.shape[:-1]
@@ -249,7 +267,11 @@ def _weighted(
 
 
 def _between(a: Array, b: Array, step: Array) -> Array:
-    """a + (b - a) step; exactly b for step 1, and infinities are kept."""
+    """Return a + (b - a) step, which is exactly b for step 1.
+
+    Infinities are kept. From step 0.5 on, the sum is computed from b, so that rounding
+    errors are smallest at both ends.
+    """
     difference = subtract(b, a)
     near_a = add(a, multiply(difference, step))
     near_b = subtract(b, multiply(difference, subtract(1.0, step)))
@@ -259,8 +281,8 @@ def _between(a: Array, b: Array, step: Array) -> Array:
 
 
 def _check_fractions(name: str, q: ArrayLike) -> None:
-    """ArgumentError, about ``name``, if known values of q are not from 0 to 1."""
-    value = q.value if hasattr(q, "value") else q
+    """Raise ArgumentError, about ``name``, if a known value of q is not from 0 to 1."""
+    value = q.value if hasattr(q, "value") else q  # None: traced and not known
     if value is not None and not np.all(
         (np.asarray(value) >= 0) & (np.asarray(value) <= 1)
     ):
@@ -281,12 +303,16 @@ def quantile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The quantile q of the elements over ``axis``; it is NaN if an element is NaN.
+    """Return the quantile q of the elements over ``axis``.
 
-    If q is an array, its axes come first in the result. ``method`` is the interpolation
-    between elements, by default "linear". Its names are NumPy's. ``weights`` has the
-    shape of ``a``, or is a vector along ``axis``. With weights, the method must be
-    "inverted_cdf". ``overwrite_input`` has no effect.
+    q is a number from 0 to 1, or an array, whose axes come first in the result.
+    ``axis`` is an axis, several, or None for all. ``keepdims`` keeps these axes with
+    extent 1. The result is NaN if an element is NaN. Integers give floats. ``method``
+    is the interpolation between elements, by default "linear". Its names are NumPy's.
+    ``weights`` has the shape of ``a``, or is a vector along ``axis``. With weights, the
+    method must be "inverted_cdf". ``overwrite_input`` has no effect. Raises
+    ArgumentError for no elements, complex numbers, another q or method, or if ``out``
+    is given.
 
     >>> import numpy as np
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
@@ -307,9 +333,10 @@ def nanquantile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """Compute ``quantile``, ignoring NaN.
+    """Return the quantile q of the elements over ``axis``, ignoring NaN.
 
-    The result is NaN if all elements are NaN, or if there are no elements.
+    The result is NaN if all elements are NaN, or if there are no elements. The
+    parameters and other errors are those of ``quantile``.
     """
     ops.refuse_out("nanquantile", out)
     return _quantile(
@@ -318,7 +345,7 @@ def nanquantile(
 
 
 def _hundredths(q: ArrayLike) -> ArrayLike:
-    """Percentages as fractions."""
+    """Return the percentages q as fractions."""
     if isinstance(q, (list, tuple)):
         q = np.asarray(q)
     return q / 100 if ops.is_number(q) else divide(q, 100.0)
@@ -335,7 +362,10 @@ def percentile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """Compute ``quantile`` with q in hundredths."""
+    """Return the percentile q (from 0 to 100) of the elements over ``axis``.
+
+    It is ``quantile`` of q / 100, whose parameters and errors are the same.
+    """
     ops.refuse_out("percentile", out)
     return _quantile(
         "percentile", a, _hundredths(q), axis, method, keepdims, weights, skip_nan=False
@@ -353,7 +383,10 @@ def nanpercentile(
     *,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """Compute ``nanquantile`` with q in hundredths."""
+    """Return the percentile q (from 0 to 100) over ``axis``, ignoring NaN.
+
+    It is ``nanquantile`` of q / 100, whose parameters and errors are the same.
+    """
     ops.refuse_out("nanpercentile", out)
     return _quantile(
         "nanpercentile",
@@ -374,9 +407,10 @@ def median(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """The middle element over ``axis``, or the mean of the two middle elements.
+    """Return the middle element over ``axis``, or the mean of the two middle elements.
 
-    The median is NaN if an element is NaN. The median of no elements is NaN.
+    The median is NaN if an element is NaN, or if there are no elements. The parameters
+    are those of ``quantile``, and integers give floats.
     """
     ops.refuse_out("median", out)
     return _quantile("median", a, 0.5, axis, "linear", keepdims, None, skip_nan=False)
@@ -389,6 +423,10 @@ def nanmedian(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Array:
-    """Compute ``median``, ignoring NaN; the result is NaN if all elements are NaN."""
+    """Return the median over ``axis``, ignoring NaN.
+
+    The result is NaN if all elements are NaN, or if there are none. The parameters are
+    those of ``median``.
+    """
     ops.refuse_out("nanmedian", out)
     return _quantile("nanmedian", a, 0.5, axis, "linear", keepdims, None, skip_nan=True)

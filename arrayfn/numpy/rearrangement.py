@@ -27,7 +27,10 @@ from arrayfn.tracing import ImmutableArray, apply
 
 
 def flip(m: ArrayLike, axis: Axis = None) -> Array:
-    """Reverse the order of m along ``axis``; ``axis=None`` means all axes."""
+    """Reverse the order of m along ``axis``; ``axis=None`` means all axes.
+
+    ``axis`` may be a tuple of axes.
+    """
     axes = ops.normalize_axes("flip", axis, ops.type_of_operand("flip", m).ndim)
     return apply(views.rev, m, axes=axes)
 
@@ -43,7 +46,10 @@ def flipud(m: ArrayLike) -> Array:
 
 
 def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """Rotate m by k * 90 degrees from the first to the second of ``axes``."""
+    """Rotate m by k * 90 degrees from the first to the second of ``axes``.
+
+    Negative k rotates in the other direction.
+    """
     first, second = axes
     quarters = k % 4
     if quarters == 0:
@@ -58,7 +64,7 @@ def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 def roll(
     a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
 ) -> Array:
-    """Shift ``a`` cyclically along ``axis``.
+    """Shift ``a`` cyclically along ``axis``: the last elements move to the front.
 
     With ``axis=None``, ``a`` is shifted as a vector and keeps its shape. Several axes
     have one ``shift`` each, or one for all of them. Several shifts of one axis add up.
@@ -73,6 +79,7 @@ def roll(
         return reshape(roll(ravel(a), shift, 0), shape)
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     shifts = _shifts(shift)
+    # Repeat a single axis, or a single shift.
     if len(shifts) != len(axes):
         axes = axes * len(shifts) if len(axes) == 1 else axes
         shifts = shifts * len(axes) if len(shifts) == 1 else shifts
@@ -91,7 +98,7 @@ def roll(
 
 
 def _shifts(shift: Any) -> tuple[Any, ...]:
-    """The shifts in ``shift``: a number, a sequence or an array of them."""
+    """Return the shifts in ``shift``, a number, a sequence or an array, as a tuple."""
     if isinstance(shift, (tuple, list)):
         return tuple(shift)
     if isinstance(shift, np.ndarray):
@@ -102,7 +109,10 @@ def _shifts(shift: Any) -> tuple[Any, ...]:
 
 
 def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
-    """x shifted along one axis by a number that is not known."""
+    """Shift x cyclically along ``axis`` by a number that is not known while tracing.
+
+    Raises ArgumentError unless ``shift`` is a scalar integer.
+    """
     type = ops.type_of_operand("roll", shift)
     if type.shape or type.dtype not in dtypes.INTEGERS:
         raise ArgumentError(
@@ -117,12 +127,16 @@ def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
 
 
 def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
-    """Repeat A as often as ``reps`` says for each of the last axes."""
+    """Repeat A as often as ``reps`` says along each of its last axes.
+
+    If ``reps`` has more entries than A has axes, A gets leading axes.
+    """
     counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
     shape = list(ops.type_of_operand("tile", A).shape)
     ndim = max(len(shape), len(counts))
     shape = [1] * (ndim - len(shape)) + shape
     counts = [1] * (ndim - len(counts)) + [ops.whole(c) for c in counts]
+    # Broadcast (1, n0, 1, n1, ...) to (c0, n0, c1, n1, ...), and merge pairs of axes.
     paired = [extent for pair in zip(counts, shape, strict=True) for extent in pair]
     spaced = [extent for n in shape for extent in (1, n)]
     final = tuple(c * n for c, n in zip(counts, shape, strict=True))
@@ -136,9 +150,11 @@ def diff(
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:
-    """The n-th difference of neighbours along ``axis``.
+    """Return the n-th difference of neighbours along ``axis``: x[1] - x[0], ...
 
-    For bools, the difference is xor.
+    The axis becomes shorter by n, and the dtype stays. For bools, the difference is
+    xor. ``prepend`` and ``append`` are first added at the ends of the axis; a number is
+    broadcast.
     """
     type = ops.type_of_operand("diff", a)
     place = ops.normalize_axis("diff", axis, type.ndim)
@@ -157,7 +173,11 @@ def diff(
 def _edge(
     value: ArrayLike | None, shape: tuple[int, ...], axis: int
 ) -> ArrayLike | None:
-    """``value`` with one element along ``axis``, and the array's other extents."""
+    """Return ``value`` as a slice that can be joined to an array along ``axis``.
+
+    ``shape`` is that of the array. None and arrays with axes are returned unchanged,
+    and a scalar is broadcast.
+    """
     if value is None or ops.type_of_operand("diff", value).shape:
         return value
     if dtypes.is_python_scalar(value):
@@ -171,9 +191,9 @@ def ediff1d(
     to_end: ArrayLike | None = None,
     to_begin: ArrayLike | None = None,
 ) -> Array:
-    """The differences of neighbours in ``ary``, flattened.
+    """Return the differences of neighbours in ``ary``, flattened.
 
-    ``to_begin`` and ``to_end`` are added at the ends.
+    ``to_begin`` and ``to_end`` are added at the ends, in the dtype of ``ary``.
     """
     value = diff(ravel(ary))
     before, after = (

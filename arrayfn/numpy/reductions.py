@@ -33,26 +33,34 @@ from arrayfn.tracing import apply
 def _reduce(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
-    """x reduced by ``primitive`` over ``axes``, which stay if ``keepdims``."""
+    """Reduce x by ``primitive`` over ``axes``, which keep extent 1 if ``keepdims``."""
     value = apply(primitive, x, axes=axes) if axes else ops.same(x)
     return _keep(value, ops.type_of_operand("reduce", x), axes) if keepdims else value
 
 
 def _keep(value: Array, like: ArrayType, axes: tuple[int, ...]) -> Array:
-    """``value`` with the reduced ``axes`` of ``like`` put back, with extent 1."""
+    """Put the reduced ``axes`` back into ``value``, with extent 1.
+
+    ``like`` is the type of the array before the reduction.
+    """
     extents = tuple(1 if k in axes else n for k, n in enumerate(like.shape))
-    kept = r.kept_axes(like.ndim, axes)
-    return apply(views.broadcast_in_dim, value, shape=extents, axes=kept)
+    others = r.kept_axes(like.ndim, axes)
+    return apply(views.broadcast_in_dim, value, shape=extents, axes=others)
 
 
 def _axes(name: str, x: ArrayLike, axis: Axis) -> tuple[int, ...]:
+    """Return ``axis`` as ascending axes of x; None means all."""
     return ops.normalize_axes(name, axis, ops.type_of_operand(name, x).ndim)
 
 
 def accumulation_dtype(
     dtype: DType, wanted: DTypeLike, promote_integers: bool = True
 ) -> DType:
-    """NumPy's dtype of a sum or product: small integers widen to 64 bits."""
+    """Return the dtype of a sum or product of ``dtype``, as NumPy chooses it.
+
+    ``wanted`` is the dtype that the user asks for, if any. By default, bools and
+    integers widen to 64 bits, unless ``promote_integers`` is false, when only bools do.
+    """
     if wanted is not None:
         return dtypes.canonical(wanted)
     if not promote_integers and dtype != dtypes.bool_:
@@ -67,9 +75,9 @@ def accumulation_dtype(
 def _chosen(
     name: str, x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike
 ) -> ArrayLike:
-    """x with ``instead`` where an optional condition is false.
+    """Return x with ``instead`` where an optional ``condition`` is false.
 
-    Errors call the function ``name``.
+    Raises DTypeError, about the function ``name``, unless the condition has bools.
     """
     if condition is None:
         return x
@@ -78,7 +86,7 @@ def _chosen(
 
 
 def check_where(name: str, condition: ArrayLike) -> None:
-    """DTypeError unless ``condition`` is of booleans."""
+    """Raise DTypeError, about ``name``, unless ``condition`` has bools."""
     type = ops.type_of_operand(name, condition)
     if type.dtype != dtypes.bool_:
         raise DTypeError(
@@ -89,7 +97,10 @@ def check_where(name: str, condition: ArrayLike) -> None:
 
 
 def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
-    """``initial`` in ``dtype``; ShapeError, about ``name``, unless it is a scalar."""
+    """Convert the value ``initial`` of a reduction to ``dtype``.
+
+    Raises ShapeError, about ``name``, unless it is a scalar.
+    """
     type = ops.type_of_operand(name, initial)
     if type.shape:
         raise ShapeError(
@@ -110,15 +121,20 @@ def sum(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The sum over ``axis``; it is 0 for no elements.
+    """Return the sum over ``axis``; it is 0 for no elements.
 
-    With ``promote_integers=False``, small integers keep their dtype. A sum of dtype
-    bool says whether any element is not 0.
+    ``axis`` is an axis, several, or None for all. ``keepdims`` keeps these axes with
+    extent 1. ``dtype`` is that of the sum; by default bools and integers are summed as
+    int64 or uint64. With ``promote_integers=False``, small integers keep their dtype.
+    Only elements where ``where`` is true count, and ``initial`` is added. A sum of
+    dtype bool says whether any element is not 0. Raises AxisError for a missing axis,
+    ArgumentError if ``out`` is given, DTypeError if ``where`` has no bools, and
+    ShapeError if ``initial`` is no scalar.
     """
     ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
-    given = ops.type_of_operand("sum", a).dtype
-    wanted = accumulation_dtype(given, dtype, promote_integers)
+    own_dtype = ops.type_of_operand("sum", a).dtype
+    wanted = accumulation_dtype(own_dtype, dtype, promote_integers)
     a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
     by = r.reduce_or if wanted == dtypes.bool_ else r.reduce_sum
     value = _reduce(by, a, axes, keepdims)
@@ -135,15 +151,15 @@ def prod(
     where: ArrayLike | None = None,
     promote_integers: bool = True,
 ) -> Array:
-    """The product over ``axis``; it is 1 for no elements.
+    """Return the product over ``axis``; it is 1 for no elements.
 
-    With ``promote_integers=False``, small integers keep their dtype. A product of dtype
-    bool says whether all elements are not 0.
+    The result is multiplied by ``initial``. A product of dtype bool says whether all
+    elements are not 0. Other parameters, dtypes and errors are those of ``sum``.
     """
     ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
-    given = ops.type_of_operand("prod", a).dtype
-    wanted = accumulation_dtype(given, dtype, promote_integers)
+    own_dtype = ops.type_of_operand("prod", a).dtype
+    wanted = accumulation_dtype(own_dtype, dtype, promote_integers)
     a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
     by = r.reduce_and if wanted == dtypes.bool_ else r.reduce_prod
     value = _reduce(by, a, axes, keepdims)
@@ -160,10 +176,10 @@ def _extremum(
     initial: ArrayLike | None,
     condition: ArrayLike | None,
 ) -> Array:
-    """The maximum or minimum, as ``name`` says ("max", "min"), over ``axis``.
+    """Return the extremum over ``axis`` that ``name`` says, "max" or "min".
 
     Only elements with a true ``condition`` count. Raises ShapeError for no elements,
-    unless there is an ``initial`` value.
+    and ArgumentError for a condition, unless there is an ``initial`` value.
     """
     primitive, of_bools, combine = _EXTREMA[name]
     type = ops.type_of_operand(name, x)
@@ -192,23 +208,26 @@ def _extremum(
 def _reduce_complex(
     primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
 ) -> Array:
-    """The extremum by real parts, then by imaginary ones; NaN if one is NaN.
+    """Return the extremum of complex x by real parts, then by imaginary parts.
 
-    It is over ``axes``, which stay if ``keepdims``.
+    ``primitive`` is reduce_max or reduce_min. The result is NaN if an element is NaN.
+    The axes stay with extent 1 if ``keepdims``.
     """
     parts = apply(c.real, x), apply(c.imag, x)
     best = _reduce(primitive, parts[0], axes, keepdims=True)
-    unlike = float("-inf") if primitive is r.reduce_max else float("inf")
-    among = comparison.where(comparison.equal(parts[0], best), parts[1], unlike)
+    # Only elements with the extreme real part compete by their imaginary parts.
+    loser = float("-inf") if primitive is r.reduce_max else float("inf")
+    imaginary = comparison.where(comparison.equal(parts[0], best), parts[1], loser)
     value = apply(
         c.make_complex,
         _reduce(primitive, parts[0], axes, keepdims),
-        _reduce(primitive, among, axes, keepdims),
+        _reduce(primitive, imaginary, axes, keepdims),
     )
     undefined = _reduce(r.reduce_or, isnan(x), axes, keepdims)
     return comparison.where(undefined, float("nan"), value)
 
 
+# The primitive, the primitive for bools, and the function that adds an initial value.
 _EXTREMA: dict[str, tuple[Primitive, Primitive, Callable[..., Array]]] = {
     "max": (r.reduce_max, r.reduce_or, maximum),
     "min": (r.reduce_min, r.reduce_and, minimum),
@@ -223,9 +242,11 @@ def max(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The maximum over ``axis``; it is NaN if an element is NaN.
+    """Return the maximum over ``axis``; it is NaN if an element is NaN.
 
-    Raises ShapeError if there are no elements.
+    The dtype stays, and bools are reduced by logical or. Raises ShapeError if there are
+    no elements and no ``initial`` value. ``where`` needs an ``initial`` value, too;
+    ArgumentError otherwise. Other parameters and errors are those of ``sum``.
     """
     ops.refuse_out("max", out)
     return _extremum("max", a, axis, keepdims, initial, where)
@@ -242,9 +263,11 @@ def min(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The minimum over ``axis``; it is NaN if an element is NaN.
+    """Return the minimum over ``axis``; it is NaN if an element is NaN.
 
-    Raises ShapeError if there are no elements.
+    The dtype stays, and bools are reduced by logical and. Raises ShapeError if there
+    are no elements and no ``initial`` value. ``where`` needs an ``initial`` value, too;
+    ArgumentError otherwise. Other parameters and errors are those of ``sum``.
     """
     ops.refuse_out("min", out)
     return _extremum("min", a, axis, keepdims, initial, where)
@@ -256,7 +279,10 @@ amin = min
 def ptp(
     a: ArrayLike, axis: Axis = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The largest minus the smallest element over ``axis``."""
+    """Return the largest minus the smallest element over ``axis``; the dtype stays.
+
+    The parameters and errors are those of ``max``.
+    """
     ops.refuse_out("ptp", out)
     return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
 
@@ -269,7 +295,10 @@ def all(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether all elements over ``axis`` are true (not 0): bool."""
+    """Return whether all elements over ``axis`` are true (not 0), as bools.
+
+    The result is true for no elements. The parameters and errors are those of ``sum``.
+    """
     ops.refuse_out("all", out)
     truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
     return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
@@ -283,19 +312,26 @@ def any(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """Whether any element over ``axis`` is true (not 0): bool."""
+    """Return whether any element over ``axis`` is true (not 0), as bools.
+
+    The result is false for no elements. The parameters and errors are those of ``sum``.
+    """
     ops.refuse_out("any", out)
     truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
     return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)
 
 
 def _truth(x: ArrayLike) -> ArrayLike:
+    """Return x as bools: whether each element is not 0."""
     is_bool = ops.type_of_operand("any", x).dtype == dtypes.bool_
     return x if is_bool else not_equal(x, 0)
 
 
 def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The number of nonzero elements over ``axis``: int64."""
+    """Return the number of nonzero elements over ``axis``, as int64.
+
+    ``axis`` and ``keepdims`` are as in ``sum``.
+    """
     return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
 
 
@@ -306,34 +342,43 @@ def allclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether ``isclose`` holds everywhere: bool."""
+    """Return whether ``isclose`` holds for all elements, as one bool.
+
+    The parameters are those of ``isclose``.
+    """
     return all(isclose(a, b, rtol, atol, equal_nan))
 
 
 def shape(a: ArrayLike) -> tuple[int, ...]:
-    """The extents of ``a``'s axes."""
+    """Return the extents of the axes of ``a``, an array, number or list of numbers."""
     return _type_of("shape", a).shape
 
 
 def ndim(a: ArrayLike) -> int:
-    """The number of ``a``'s axes."""
+    """Return the number of axes of ``a``, an array, number or list of numbers."""
     return _type_of("ndim", a).ndim
 
 
 def _type_of(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a list of numbers."""
+    """Return the type of ``a``, which may be a list of numbers."""
     return ops.type_of_operand(name, np.asarray(a) if isinstance(a, list) else a)
 
 
 def size(a: ArrayLike, axis: Axis = None) -> int:
-    """The number of ``a``'s elements, or of those along ``axis``."""
+    """Return the number of elements of ``a``, or of those along ``axis``.
+
+    ``axis`` is an axis or several; the result is the product of their extents.
+    """
     type = _type_of("size", a)
     axes = ops.normalize_axes("size", axis, type.ndim)
     return math.prod(type.shape[k] for k in axes)
 
 
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
-    """Whether ``a1`` and ``a2`` have the same shape and equal elements: bool."""
+    """Return whether ``a1`` and ``a2`` have one shape and equal elements, as one bool.
+
+    With ``equal_nan``, NaN equals NaN.
+    """
     a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     if shape(a1) != shape(a2):
         return ops.full(False, (), dtypes.bool_)
@@ -344,7 +389,10 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
 
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
-    """Whether ``a1`` and ``a2`` are equal after one broadcasts to the other's shape."""
+    """Return whether ``a1`` and ``a2`` are equal after broadcasting, as one bool.
+
+    One of them must have the shape to which both broadcast.
+    """
     a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     first, second = shape(a1), shape(a2)
     try:
@@ -362,7 +410,11 @@ def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
 def _position(
     primitive: Primitive, name: str, x: ArrayLike, axis: int | None, keepdims: bool
 ) -> Array:
-    """The position of an extremum along ``axis``, or among all elements in a row."""
+    """Return the first position of an extremum along ``axis``, as int64.
+
+    ``primitive`` is argmax or argmin. ``axis=None`` flattens x. Errors call the
+    function ``name``.
+    """
     type = ops.type_of_operand(name, x)
     if axis is None:
         flat = apply(views.reshape, x, shape=(type.size,))
@@ -376,9 +428,10 @@ def _position(
 def argmax(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the maximum along ``axis``: int64.
+    """Return the first position of the maximum along ``axis``, as int64.
 
-    ``axis=None`` means that ``a`` is flattened.
+    ``axis=None`` means that ``a`` is flattened. ``keepdims`` keeps the axes with extent
+    1. Raises AxisError for a missing axis, ArgumentError if ``out`` is given.
     """
     ops.refuse_out("argmax", out)
     return _position(r.argmax, "argmax", a, axis, keepdims)
@@ -387,9 +440,10 @@ def argmax(
 def argmin(
     a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
-    """The first position of the minimum along ``axis``: int64.
+    """Return the first position of the minimum along ``axis``, as int64.
 
-    ``axis=None`` means that ``a`` is flattened.
+    ``axis=None`` means that ``a`` is flattened. ``keepdims`` keeps the axes with extent
+    1. Raises AxisError for a missing axis, ArgumentError if ``out`` is given.
     """
     ops.refuse_out("argmin", out)
     return _position(r.argmin, "argmin", a, axis, keepdims)

@@ -54,10 +54,11 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.tracing import apply, is_made_of_equations, trace
 
-# For float32 and float64: the integer of that width, mantissa bits, and bias.
+# The unsigned integer dtype of each width in bytes.
 _UNSIGNED = {
     t.itemsize: t for t in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
 }
+# The integer dtype of the same width, the mantissa bits, and the bias of the exponent.
 _FORMATS = {
     dtypes.float32: (dtypes.int32, 23, 127),
     dtypes.float64: (dtypes.int64, 52, 1023),
@@ -65,7 +66,10 @@ _FORMATS = {
 
 
 def _wide(name: str, x: ArrayLike) -> tuple[Array, DType]:
-    """x in float32 or float64, and the dtype of the result."""
+    """Return x in float32 or float64, and the floating-point dtype of the result.
+
+    Raises DTypeError, about the function ``name``, for complex numbers.
+    """
     dtype = ops.floating_dtype(ops.type_of_operand(name, x).dtype)
     if dtype in dtypes.COMPLEX:
         raise DTypeError(f"{name} is not defined for complex numbers", user_location())
@@ -73,17 +77,25 @@ def _wide(name: str, x: ArrayLike) -> tuple[Array, DType]:
 
 
 def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
-    """2 to an integer power with a normal result."""
+    """Return 2 to an integer power as ``dtype``, for powers that are normal numbers.
+
+    The bits of such a number are the biased exponent, followed by a mantissa of zeros.
+    """
     integer, mantissa, bias = _FORMATS[dtype]
     biased = ops.convert(exponent + bias, integer)
     return apply(conversion.bitcast, biased << mantissa, dtype=dtype)
 
 
 def bits_as(x: ArrayLike, dtype: DType) -> Array:
-    """The bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``."""
+    """Return the bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``.
+
+    If the widths differ, the result has a last axis for the parts of each element,
+    lowest bits first, or x has such an axis. Raises DTypeError for other widths of bool
+    and complex, ShapeError if the last axis of x does not fit.
+    """
     type = ops.type_of_operand("bitcast_convert_type", x)
-    have, want = type.dtype.itemsize, dtype.itemsize
-    if have == want:
+    old_size, new_size = type.dtype.itemsize, dtype.itemsize
+    if old_size == new_size:
         return apply(conversion.bitcast, x, dtype=dtype)
     if dtypes.bool_ in (type.dtype, dtype) or {type.dtype, dtype} & dtypes.COMPLEX:
         raise DTypeError(
@@ -91,11 +103,17 @@ def bits_as(x: ArrayLike, dtype: DType) -> Array:
             "complex numbers keep their width",
             user_location(),
         )
-    narrow, wide = (_UNSIGNED[n] for n in sorted((have, want)))
-    count, width = max(have, want) // min(have, want), 8 * min(have, want)
+    narrow, wide = (_UNSIGNED[n] for n in sorted((old_size, new_size)))
+    # One wide element has ``count`` narrow parts of ``width`` bits.
+    count, width = (
+        max(old_size, new_size) // min(old_size, new_size),
+        8 * min(old_size, new_size),
+    )
     shifts = np.arange(count).astype(wide) * np.asarray(width, wide)
-    pattern = apply(conversion.bitcast, x, dtype=narrow if have < want else wide)
-    if have > want:
+    pattern = apply(
+        conversion.bitcast, x, dtype=narrow if old_size < new_size else wide
+    )
+    if old_size > new_size:
         parts = ops.convert(right_shift(expand_dims(pattern, -1), shifts), narrow)
         return apply(conversion.bitcast, parts, dtype=dtype)
     if not type.ndim or type.shape[-1] != count:
@@ -111,6 +129,9 @@ def bits_as(x: ArrayLike, dtype: DType) -> Array:
 def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     """Multiply x by 2 to the power of the integer n, and round once.
 
+    The result has the floating-point dtype of x. Raises DTypeError if n is no integer
+    or x is complex.
+
     >>> import numpy as np
     >>> ldexp(np.float64(0.75), 4)
     array(12.)
@@ -120,29 +141,32 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
         raise DTypeError("ldexp takes an integer exponent", user_location())
     lowest = 1 - bias
-    left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
+    # Powers of two beyond the normal numbers need up to three multiplications.
+    exponent: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
     for _ in range(3):
-        # Subnormal results are reached in one step from normal numbers, to round once.
-        far = left < lowest
-        step = where(far, lowest + mantissa + 1, where(left > bias, bias, left))
+        # Only the last step may give a subnormal number, so that it alone rounds.
+        far = exponent < lowest
+        step = where(far, lowest + mantissa + 1, where(exponent > bias, bias, exponent))
         wide = multiply(wide, _power_of_two(step, wide.dtype))
-        left = left - step
+        exponent = exponent - step
     return ops.convert(wide, result)
 
 
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fraction and the exponent (int32) of x.
+    """Return the fraction and the exponent (int32) of x: x = fraction * 2**exponent.
 
-    The absolute value of the fraction is 0, or at least 0.5 and less than 1. ``ldexp``
-    of the pair is x. Infinities and NaN have exponent 0.
+    The absolute value of the fraction is 0, or at least 0.5 and less than 1. Infinities
+    and NaN are their own fractions, with exponent 0. Integers give floats. Raises
+    DTypeError for complex numbers.
     """
     wide, result = _wide("frexp", x)
     integer, mantissa, bias = _FORMATS[wide.dtype]
     tiny = float(np.finfo(wide.dtype).smallest_normal)
     small = less(absolute(wide), tiny)
+    # Scale subnormal numbers, so that the bits of the exponent can be read.
     scaled = where(small, multiply(wide, 2.0 ** (mantissa + 1)), wide)
     pattern = apply(conversion.bitcast, scaled, dtype=integer)
-    biased = bitwise_and(right_shift(pattern, mantissa), 2 * bias + 1)
+    biased = bitwise_and(right_shift(pattern, mantissa), 2 * bias + 1)  # without sign
     exponent = biased - (bias - 1) - where(small, mantissa + 1, 0)
     plain = not_equal(wide, 0) & isfinite(wide)
     exponent = ops.convert(where(plain, exponent, 0), dtypes.int32)
@@ -151,7 +175,10 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def modf(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fractional and the integer part of x, both with the sign of x."""
+    """Return the fractional and the integer part of x, both with the sign of x.
+
+    Both are floats. The fraction of an infinite number is 0.
+    """
     (x,) = ops.floated("modf", x)
     whole = trunc(ops.as_array(x))
     fraction = where(isinf(x), 0, subtract(x, whole))
@@ -159,7 +186,10 @@ def modf(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The next floating-point number from x in the direction of y, elementwise."""
+    """Return the next float from x in the direction of y, elementwise.
+
+    Integers give floats.
+    """
     x, y = ops.floated("nextafter", x, y)
     if ops.type_of_operand("nextafter", x).dtype in dtypes.HALF_PRECISION:
         return _next_half(ops.as_array(x), ops.as_array(y))
@@ -167,28 +197,30 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _next_half(x: Array, y: Array) -> Array:
-    """``nextafter`` of 16-bit floats, by their bits as sign and magnitude."""
+    """Compute ``nextafter`` of 16-bit floats, by their bits as sign and magnitude."""
     dtype = x.dtype
     bits = apply(conversion.bitcast, x, dtype=dtypes.uint16)
     sign, size = bitwise_and(bits, 0x8000), bitwise_and(bits, 0x7FFF)
+    # The magnitude decreases if y < x for positive x, or y > x for negative x.
     towards_zero = not_equal(less(y, x), not_equal(sign, 0))
-    moved = where(towards_zero, size - 1, size + 1)
+    changed = where(towards_zero, size - 1, size + 1)
     # From 0, the smallest number with the sign of y.
-    other = apply(conversion.bitcast, y, dtype=dtypes.uint16)
-    smallest = bitwise_or(bitwise_and(other, 0x8000), 1)
-    found = where(equal(size, 0), smallest, bitwise_or(sign, moved))
-    # Of 0 and -0, NumPy gives the first for float16, else the second.
-    value = where(equal(x, y), bits if dtype == dtypes.float16 else other, found)
+    y_bits = apply(conversion.bitcast, y, dtype=dtypes.uint16)
+    smallest = bitwise_or(bitwise_and(y_bits, 0x8000), 1)
+    neighbour = where(equal(size, 0), smallest, bitwise_or(sign, changed))
+    # For equal x and y, which may be 0 and -0, NumPy gives x for float16, else y.
+    value = where(equal(x, y), bits if dtype == dtypes.float16 else y_bits, neighbour)
     nan = not_equal(x, x) | not_equal(y, y)
     result = apply(conversion.bitcast, value, dtype=dtype)
     return where(nan, add(x, y), result)
 
 
 def spacing(x: ArrayLike, /) -> Array:
-    """The distance from x to the next number away from 0, with x's sign.
+    """Return the distance from x to the next float away from 0, with the sign of x.
 
-    As in NumPy, the spacing of float16 is the distance to the next larger number. The
-    spacing of -0 is positive, except for bfloat16.
+    Integers give floats, and infinities give NaN. As in NumPy, the spacing of float16
+    is the distance to the next larger number. The spacing of -0 is positive, except for
+    bfloat16.
     """
     (x,) = ops.floated("spacing", x)
     x = ops.as_array(x)
@@ -206,9 +238,11 @@ def nan_to_num(
     posinf: ArrayLike | None = None,
     neginf: ArrayLike | None = None,
 ) -> Array:
-    """Replace NaN, inf and -inf in x.
+    """Replace NaN, inf and -inf in x by numbers.
 
-    By default NaN becomes 0, and inf and -inf become the numbers of largest magnitude.
+    By default NaN becomes 0, and inf and -inf become the finite numbers of largest
+    magnitude. Shape and dtype stay, and integers are returned unchanged. Both parts of
+    complex numbers are treated separately. ``copy`` has no effect.
 
     >>> import numpy as np
     >>> nan_to_num(np.array([np.nan, 1.0, -np.inf]), neginf=-9.0)
@@ -230,9 +264,9 @@ def nan_to_num(
 
 
 def _largest(dtype: DType) -> Any:
-    """The largest finite number of ``dtype``."""
+    """Return the largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
-        return np.asarray(0x7F7F, np.uint16).view(dtype)
+        return np.asarray(0x7F7F, np.uint16).view(dtype)  # by its bits
     return np.finfo(dtype).max
 
 
@@ -240,9 +274,10 @@ def _largest(dtype: DType) -> Any:
 
 
 def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The greatest common divisor of integers, elementwise; it is not negative.
+    """Return the greatest common divisor of integers, elementwise, as 0 or more.
 
-    Euclid's algorithm takes at most 1.45 iterations per bit.
+    The result has the dtype to which ``x1`` and ``x2`` promote. Euclid's algorithm
+    takes at most 1.45 iterations per bit. Raises DTypeError for other dtypes.
     """
     (x1, x2), types, dtype = ops.promoted("gcd", (x1, x2))
     if dtype not in dtypes.INTEGERS:
@@ -251,10 +286,10 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         )
     a, b = (ops.as_array(v) for v in ops.broadcast("gcd", (x1, x2), types))
     if not is_made_of_equations((a, b)):
-        return np.asarray(np.gcd(a, b))
+        return np.asarray(np.gcd(a, b))  # NumPy arrays
     a, b = broadcast_arrays(absolute(a), absolute(b))
     carry = [ArrayType(a.shape, dtype)] * 2
-    found, _ = apply(
+    divisor, _ = apply(
         while_loop,
         a,
         b,
@@ -263,22 +298,27 @@ def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
         cond_consts=0,
         body_consts=0,
     )
-    return absolute(found)  # the smallest integer has no absolute value
+    # absolute(a) is negative for the smallest integer, so take it of the result, too.
+    return absolute(divisor)
 
 
 def _unfinished(a: Array, b: Array) -> list[Array]:
+    """Return whether Euclid's algorithm must go on: any remainder b is not 0."""
     return [any_(not_equal(b, 0))]
 
 
 def _euclid(a: Array, b: Array) -> list[Array]:
-    """One step of Euclid's algorithm, elementwise."""
-    # The remainder by 0 is 0, so a found divisor stays.
+    """Return (b, a mod b) for each element, or (a, 0) if b is 0: a is the divisor."""
     done = equal(b, 0)
     return [where(done, a, b), where(done, 0, remainder(a, b))]
 
 
 def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """The least common multiple of integers, elementwise; it is not negative."""
+    """Return the lowest common multiple of integers, elementwise, as 0 or more.
+
+    The result has the dtype to which ``x1`` and ``x2`` promote. Raises DTypeError for
+    other dtypes.
+    """
     (x1, x2), types, _ = ops.promoted("lcm", (x1, x2))
     x1, x2 = (ops.as_array(v) for v in ops.broadcast("lcm", (x1, x2), types))
     divisor = gcd(x1, x2)
@@ -287,11 +327,12 @@ def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 
 def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Pack every eight elements along ``axis`` into one byte: uint8.
+    """Pack every eight elements along ``axis`` into one byte (uint8).
 
-    An element is the bit 1 if it is not 0. The last byte is padded with zeros.
-    ``bitorder`` says whether the first element is the most ("big") or least ("little")
-    significant bit.
+    ``axis=None`` flattens ``a``. An element is the bit 1 if it is not 0. The last byte
+    is padded with zeros. ``bitorder`` says whether the first element is the most
+    ("big") or least ("little") significant bit. Raises DTypeError unless ``a`` has
+    integers or bools.
     """
     type = ops.type_of_operand("packbits", a)
     if type.dtype not in dtypes.INTEGERS and type.dtype != dtypes.bool_:
@@ -310,7 +351,10 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 
 
 def _weights(bitorder: str) -> Any:
-    """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
+    """Return the powers of two of the bits of a byte, in the order ``bitorder``.
+
+    "big" gives 128, 64, ..., 1 and "little" 1, 2, ..., 128; ArgumentError for others.
+    """
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             f"bitorder must be 'big' or 'little', not {bitorder!r}", user_location()
@@ -325,10 +369,11 @@ def unpackbits(
     count: int | None = None,
     bitorder: str = "big",
 ) -> Array:
-    """The bits of bytes ``a`` as elements 0 and 1 along ``axis``: uint8.
+    """Return the bits of bytes ``a`` (uint8) as elements 0 and 1 along ``axis``.
 
-    ``count`` is the number of bits to return. A negative ``count`` drops bits at the
-    end, and a larger one adds zeros.
+    The result is uint8, too, and ``axis=None`` flattens ``a``. ``count`` is the number
+    of bits to return. A negative ``count`` drops bits at the end, and a larger one adds
+    zeros. ``bitorder`` is as for ``packbits``. Raises DTypeError for other dtypes.
     """
     if ops.type_of_operand("unpackbits", a).dtype != dtypes.uint8:
         raise DTypeError("unpackbits takes uint8", user_location())
@@ -351,21 +396,21 @@ def unpackbits(
 
 
 def iscomplex(x: ArrayLike) -> Array:
-    """Whether the imaginary part is not 0: bool."""
+    """Return whether the imaginary part is not 0, elementwise, as bools."""
     return not_equal(imag(x), 0)
 
 
 def isreal(x: ArrayLike) -> Array:
-    """Whether the imaginary part is 0: bool."""
+    """Return whether the imaginary part is 0, elementwise, as bools."""
     return equal(imag(x), 0)
 
 
 def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
-    """The real part of ``a`` if all imaginary parts are close to 0, otherwise ``a``.
+    """Return the real part of ``a`` if all imaginary parts are close to 0, else ``a``.
 
-    An imaginary part is close to 0 if it is known and within ``tol`` machine epsilons.
-    If the value of ``a`` is not known, ``a`` stays complex, because the value decides
-    the dtype.
+    An imaginary part is close to 0 if it is known and within ``tol`` machine epsilons
+    (within ``tol`` itself if that is at most 1). If the value of ``a`` is not known,
+    ``a`` stays complex, because the value decides the dtype.
     """
     type = ops.type_of_operand("real_if_close", a)
     value = known_value(a)

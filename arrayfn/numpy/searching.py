@@ -43,12 +43,14 @@ def searchsorted(
     *,
     method: str | None = None,
 ) -> Array:
-    """The positions where ``v`` can be inserted into the ascending vector ``a``: int64.
+    """Return the positions (int64) where ``v`` can be inserted into the vector ``a``.
 
-    ``a`` stays sorted. With ``side="left"``, a position is before equal elements. With
-    "right", it is after them. ``sorter`` is an order that sorts ``a``. NaN counts as
-    the largest number. Bisection takes log2(len(a)) gathers. ``method`` has no effect:
-    it names another library's algorithm.
+    ``a`` ascends, and stays sorted after an insertion. The result has the shape of
+    ``v``. With ``side="left"``, a position is before equal elements. With "right", it
+    is after them. ``sorter`` is an order that sorts ``a``. NaN counts as the largest
+    number. Bisection takes log2(len(a)) gathers. ``method`` has no effect: it names
+    another library's algorithm. Raises ShapeError if ``a`` is no vector, ArgumentError
+    for another side.
 
     >>> import numpy as np
     >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
@@ -70,7 +72,8 @@ def searchsorted(
     if dtype != dtypes.bfloat16 and not is_made_of_equations((a, v)):
         return np.asarray(np.searchsorted(a, ops.as_array(v), side))
     extent = type.shape[0]
-    # The number of elements known to come before; the step halves each time.
+    # ``count`` is the number of elements that are known to come before v. Set its bits
+    # from the highest to the lowest.
     index = dtypes.int32 if 2 * extent < 2**31 else dtypes.int64
     count: Any = ops.full(0, types[1].shape, index)
     for bit in reversed(range(extent.bit_length())):
@@ -82,9 +85,9 @@ def searchsorted(
 
 
 def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
-    """Whether ``values`` go behind x in a sorted array; NaN sorts last.
+    """Return whether ``values`` are inserted after x; NaN counts as the largest number.
 
-    ``side`` says on which side of equal elements.
+    If a value equals x, it is inserted after x only if ``side`` is "right".
     """
     if side == "left":
         return less(x, values) | (isnan(values) & ~isnan(x))
@@ -94,17 +97,19 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
 def digitize(
     x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
 ) -> Array:
-    """The number of the bin that contains each x: int64.
+    """Return the number of the bin that contains each x, as int64.
 
-    The edges ``bins`` ascend or descend. Bin i lies between edges i - 1 and i. The bin
-    includes its lower edge. With ``right`` it includes its upper edge instead.
-    ``method`` is as for ``searchsorted``.
+    The edges ``bins``, a vector, ascend or descend. Bin i lies between edges i - 1 and
+    i, and bin 0 before the first edge. A bin includes its lower edge. With ``right`` it
+    includes its upper edge instead. The result has the shape of x. ``method`` is as for
+    ``searchsorted``.
     """
     extent = ops.type_of_operand("digitize", bins).size
     side = "left" if right else "right"
     ascending = searchsorted(bins, x, side, method=method)
     if extent < 2:
         return ascending
+    # Search descending edges from the end, and count bins from the other end.
     other = "right" if right else "left"
     descending = extent - searchsorted(flip(bins), x, other, method=method)
     return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
@@ -117,11 +122,13 @@ def bincount(
     *,
     length: int | None = None,
 ) -> Array:
-    """Count how many elements of the nonnegative vector x are 0, 1, 2, ...: int64.
+    """Count how many elements of the vector x are 0, 1, 2, ..., as int64.
 
-    With ``weights``, the weights are summed. The length follows from the largest
-    element and ``minlength``. x may be unknown under ``jit``, so give ``length`` there.
-    Larger elements are then not counted.
+    x has integers that are not negative. With ``weights``, an array like x, the weights
+    of these elements are summed, in their dtype. The length of the result follows from
+    the largest element and ``minlength``. x may be unknown under ``jit``, so give
+    ``length`` there. Larger elements are then not counted. Raises ShapeError if x is no
+    vector, ArgumentError for negative elements.
 
     >>> import numpy as np
     >>> bincount(np.array([0, 2, 2]), length=4)
@@ -144,10 +151,13 @@ def bincount(
 
 
 def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
-    """The sums of ``weights`` at each of ``places`` below ``length``."""
+    """Return, for each number below ``length``, the sum of the weights at it.
+
+    ``places`` are the numbers, one for each of ``weights``. Others are dropped:
+    negative ones and those from ``length`` on.
+    """
     dtype = ops.type_of_operand("bincount", weights).dtype
     extent = ops.type_of_operand("bincount", places).size
-    # Negative positions are dropped, as are those beyond the end.
     return scatter_windows(
         indexing.scatter_add,
         ops.full(0, (length,), dtype),
@@ -167,10 +177,11 @@ def histogram_bin_edges(
     range: Any = None,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The edges of ``bins`` equal bins from the minimum of ``a`` to its maximum.
+    """Return the edges of ``bins`` equal bins from the minimum of ``a`` to its maximum.
 
-    ``range`` gives other bounds. ``bins`` may also be the edges, or the name of one of
-    NumPy's rules. A rule needs the value of ``a``.
+    The result has ``bins`` + 1 floats. ``range`` is a pair of other bounds. ``bins``
+    may also be the edges, or the name of one of NumPy's rules. A rule needs the value
+    of ``a``, and also gets ``weights``.
     """
     if isinstance(bins, str):
         remedy = "Give the number of bins, or their edges"
@@ -201,11 +212,12 @@ def histogram(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """The number of elements of ``a`` in each bin, and the bins' edges.
+    """Return the number of elements of ``a`` in each bin (int64), and the bins' edges.
 
-    The bins are those of ``histogram_bin_edges``. The last bin includes its upper edge.
-    With ``weights``, the weights are summed. ``density`` divides by the total and the
-    widths. Counts are int64.
+    The bins are those of ``histogram_bin_edges``. A bin includes its lower edge, and
+    the last bin also its upper edge. Elements outside are not counted. With
+    ``weights``, an array like ``a``, the weights are summed. ``density`` divides by the
+    total and the widths, and gives floats.
     """
     edges = histogram_bin_edges(a, bins, range, weights)
     counts, (edges,) = histogramdd(
@@ -228,10 +240,11 @@ def histogram2d(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Count the pairs of x and y in each bin.
+    """Count the pairs of x and y in each bin; return (counts, edges of x, edges of y).
 
-    The other results are the edges along x and along y. ``bins`` is a number, a vector
-    of edges, or a pair with one of these for each of x and y.
+    The counts (bins of x, bins of y) are float64. ``bins`` is a number, a vector of
+    edges, or a pair with one of these for each of x and y. The other parameters are
+    those of ``histogramdd``.
     """
     pair = isinstance(bins, (list, tuple)) and len(bins) == 2
     points = stack(ops.promoted("histogram2d", [ravel(x), ravel(y)])[0], -1)
@@ -248,11 +261,13 @@ def histogramdd(
     density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, list[Array]]:
-    """Count the rows of ``sample`` (n, d) in each cell.
+    """Count the rows of ``sample`` (n, d) in each cell of a grid.
 
-    The other result is a list of the edges, one vector for each column. The counts have
-    d axes. They are float64, unless ``weights`` has another dtype. ``bins`` and
-    ``range`` are one value for all columns, or a list with one for each.
+    Returns the counts, which have d axes, and a list of the edges, one vector for each
+    column. The counts are float64, unless ``weights`` has another dtype. ``bins`` and
+    ``range`` are one value for all columns, or a list with one for each, as for
+    ``histogram_bin_edges``. ``weights`` (n,) and ``density`` are as for ``histogram``.
+    Raises ShapeError unless ``sample`` has two axes.
     """
     if isinstance(sample, (list, tuple)):
         sample = stack(sample, -1)
@@ -266,10 +281,10 @@ def histogramdd(
     bounds = [None] * count if range is None else list(range)
     columns = unstack(sample, axis=1)
     edges = [
-        histogram_bin_edges(*given)
-        for given in zip(columns, along, bounds, strict=True)
+        histogram_bin_edges(*args) for args in zip(columns, along, bounds, strict=True)
     ]
     shape = tuple(edge.shape[0] - 1 for edge in edges)
+    # The flat index of each row's cell, by Horner's rule over the columns.
     place: Any = ops.full(0, type.shape[:1], dtypes.int64)
     inside: Any = ops.full(True, type.shape[:1], dtypes.bool_)
     for column, edge, extent in zip(columns, edges, shape, strict=True):
@@ -278,6 +293,7 @@ def histogramdd(
         place = place * extent + where(equal(column, last), extent - 1, bin_)
         within = logical_and(greater_equal(column, first), less_equal(column, last))
         inside = logical_and(inside, within)
+    # Rows outside of the grid go to the number of cells, which is not counted.
     cells = math.prod(shape)
     if weights is None:
         weights = ops.full(1.0, type.shape[:1], dtypes.float64)

@@ -1,8 +1,9 @@
 """Distinct elements of arrays, and arrays as sets of their elements.
 
-The number of distinct elements decides a shape, so the value must be known. With
-``size`` the result's shape is known beforehand, so they work under ``jit`` too: surplus
-elements are dropped, and missing ones are ``fill_value``.
+The number of distinct elements decides a shape, so the value of the operand must be
+known while tracing. With ``size`` the result's shape is known beforehand, so the
+functions work under ``jit``, too: surplus elements are dropped, and missing ones are
+``fill_value``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ from arrayfn.tracing import Tracer
 
 
 class UniqueAll(NamedTuple):
-    """Distinct values, their first positions, inverse indices, and counts."""
+    """The result of ``unique_all``: values in order, first positions, inverse, counts.
+
+    x[indices] is values, and values[inverse_indices] is x.
+    """
 
     values: Array
     indices: Array
@@ -59,14 +63,17 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """Distinct values and their counts."""
+    """The result of ``unique_counts``: distinct values in order, and their counts."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """Distinct values and inverse indices."""
+    """The result of ``unique_inverse``: distinct values, and inverse indices.
+
+    values[inverse_indices] is x.
+    """
 
     values: Array
     inverse_indices: Array
@@ -75,26 +82,29 @@ class UniqueInverse(NamedTuple):
 def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
     """Call NumPy's ``function`` on operands, whose values must be known.
 
-    The first result has elements of the operands. Derivatives go from each to the first
-    element of its value. bfloat16 is computed in float32, because NumPy does not sort
-    its NaN last. Errors call the function ``name``.
+    The first leaf of the result has elements of the operands. Its derivatives go to the
+    first element of the operands that has the same value. bfloat16 is computed in
+    float32, because NumPy does not sort its NaN last. Raises AbstractValueError, about
+    the function ``name``, if a value is not known.
     """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
     values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
     if all(value.dtype != dtypes.bfloat16 for value in values):
-        found = function(*values)
+        result = function(*values)
     else:
         dtype = ops.common_dtype(name, x)
         wide = dtypes.compute_dtype(dtype)
         values = [value.astype(wide) for value in values]
 
         def narrow(part: Any) -> Any:
+            """Convert values back to bfloat16; counts and positions stay."""
             return part.astype(dtype) if part.dtype == wide else part
 
-        found = tree.map(narrow, function(*values))
-    leaves, structure = tree.flatten(found)
+        result = tree.map(narrow, function(*values))
+    leaves, structure = tree.flatten(result)
     placed = [ops.beside(leaf, *x) for leaf in leaves]
     if isinstance(placed[0], Tracer) and placed[0].dtype in dtypes.DIFFERENTIABLE:
+        # Take the values from the traced operands, so that they have derivatives.
         elements = np.concatenate([value.ravel() for value in values])
         order = np.argsort(elements, kind="stable")
         wanted = leaves[0].astype(elements.dtype)
@@ -115,12 +125,14 @@ def unique(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """The distinct elements of ``ar`` in order, or its distinct slices along ``axis``.
+    """Return the distinct elements of ``ar`` in order, or its distinct slices.
 
-    Options add the first positions, the inverse indices and the counts to the result.
-    With ``size``, the result has exactly that many elements. Missing ones are
-    ``fill_value``, by default the smallest element, with count 0. The elements are
-    sorted even if ``sorted`` is False.
+    ``axis=None`` flattens ``ar``. With an ``axis``, slices along it are compared.
+    Options add the first positions, the inverse indices and the counts to the result,
+    which then is a tuple. With ``size``, the result has exactly that many elements.
+    Missing ones are ``fill_value``, by default the smallest element, with count 0. With
+    ``equal_nan``, all NaN count as equal. The elements are sorted even if ``sorted`` is
+    False.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -131,41 +143,46 @@ def unique(
         of_numpy: Any = np.unique
 
         def owned(value: Any) -> Any:
-            found = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
-            return tree.map(partial(np.array, order="C"), found)
+            """Call np.unique, and return row-major copies of its results."""
+            results = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
+            return tree.map(partial(np.array, order="C"), results)
 
         if axis is not None and isinstance(ar, Tracer):
             return _unique_slices(ar, axis, equal_nan, wanted)
         return _by_numpy("unique", owned, ar)
-    found = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
-    chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
-    return (found.values, *chosen) if chosen else found.values
+    results = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
+    chosen = [part for part, want in zip(results[1:], wanted, strict=True) if want]
+    return (results.values, *chosen) if chosen else results.values
 
 
 def _unique_slices(
     x: Tracer, axis: int, equal_nan: bool, wanted: tuple[bool, bool, bool]
 ) -> Any:
-    """``unique`` along ``axis`` of a traced array whose value is known.
+    """Compute ``unique`` along ``axis`` of a traced array whose value is known.
 
-    ``wanted`` says which further results there are: positions, inverse, counts.
+    The slices are taken from x by their first positions, so that they have derivatives.
+    ``wanted`` says which of positions, inverse and counts the result has.
     """
 
     def of_numpy(value: Any) -> Any:
+        """Return the positions, the inverse and the counts."""
         return np.unique(value, True, True, True, axis=axis, equal_nan=equal_nan)[1:]
 
-    found = _by_numpy("unique", of_numpy, x)
-    values = take(x, found[0], axis)
-    others = [part for part, want in zip(found, wanted, strict=True) if want]
+    results = _by_numpy("unique", of_numpy, x)
+    values = take(x, results[0], axis)
+    others = [part for part, want in zip(results, wanted, strict=True) if want]
     return (values, *others) if others else values
 
 
 def _unique(
     x: ArrayLike, axis: int | None, equal_nan: bool, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The first ``size`` distinct elements, or rows along ``axis``, in order.
+    """Return the first ``size`` distinct elements of x, or slices along ``axis``.
 
-    If there are fewer, the others are ``fill_value``, by default the smallest. Also
-    where they are first, which of them each element is, and how often each occurs.
+    If there are fewer, the others are ``fill_value``, by default the smallest. The
+    result also has their first positions, the inverse indices of all elements, and the
+    counts. x may be traced. The elements are sorted; then each that differs from the
+    one before is distinct.
     """
     shape = ops.type_of_operand("unique", x).shape
     if axis is None:
@@ -175,13 +192,15 @@ def _unique(
         rows = moveaxis(x, axis, 0)
         width = math.prod(rows.shape[1:])
         columns = unstack(reshape(rows, (rows.shape[0], width)), axis=1)
+        # The last key of lexsort is the most important. Here that is column 0.
         order = lexsort(columns[::-1]) if width else np.arange(rows.shape[0])
     count = rows.shape[0]
     if not count:
         return _unique_of_nothing(shape, rows, axis, size, fill_value)
     ordered = take(rows, order, 0)
     first = _is_first(ordered, equal_nan)
-    rank = cumsum(first) - 1
+    rank = cumsum(first) - 1  # the number of the distinct element that each row is
+    # The positions of the distinct elements in the sorted rows; count if missing.
     places = true_positions(first, size, count)
     inside = less(places, count)
     indices = take(order, places, 0, mode="clip")
@@ -203,10 +222,10 @@ def _unique(
 def _unique_of_nothing(
     shape: tuple[int, ...], rows: Array, axis: int | None, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The results for an empty array: the fill value, or 0, with count 0.
+    """Return the results of ``_unique`` for an empty array: fill values with count 0.
 
     ``rows`` is the array of ``shape`` with ``axis`` first. ``size`` and ``fill_value``
-    are those of ``_unique``.
+    (0 by default) are those of ``_unique``.
     """
     filler = ops.convert(0 if fill_value is None else fill_value, rows.dtype)
     values = broadcast_to(filler, (size, *rows.shape[1:]))
@@ -218,7 +237,10 @@ def _unique_of_nothing(
 
 
 def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> Array:
-    """``size`` zeros, to which ``scatter`` writes or adds ``updates`` at ``places``."""
+    """Return ``size`` int64 zeros, with ``updates`` written or added at ``places``.
+
+    ``scatter`` is the primitive. Places out of bounds are dropped.
+    """
     return scatter_windows(
         scatter,
         ops.full(0, (size,), dtypes.int64),
@@ -230,9 +252,9 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
 
 
 def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
-    """Whether each row of ``ordered`` is not equal to the one before it.
+    """Return whether each row of ``ordered`` differs from the row before it, as bools.
 
-    With ``equal_nan`` NaNs are equal.
+    ``ordered`` has equal rows next to each other. With ``equal_nan`` NaNs are equal.
     """
     count = ordered.shape[0]
     if not count:
@@ -250,9 +272,10 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
 def unique_all(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAll:
-    """The distinct values of x in order, and the other fields of ``UniqueAll``.
+    """Return the distinct values of x in order, and the other fields of ``UniqueAll``.
 
-    Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
+    Positions and counts are int64. Each NaN is distinct. ``size`` and ``fill_value``
+    are as for ``unique``.
     """
     if size is None:
         return UniqueAll(*_by_numpy("unique_all", np.unique_all, x))
@@ -262,33 +285,33 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCounts:
-    """The distinct values of x in order, and their int64 counts.
+    """Return the distinct values of x in order, and their int64 counts.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return UniqueCounts(*_by_numpy("unique_counts", np.unique_counts, x))
-    found = _unique(x, None, False, ops.whole(size), fill_value)
-    return UniqueCounts(found.values, found.counts)
+    results = _unique(x, None, False, ops.whole(size), fill_value)
+    return UniqueCounts(results.values, results.counts)
 
 
 def unique_inverse(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverse:
-    """The distinct values of x in order, and the int64 inverse indices.
+    """Return the distinct values of x in order, and the int64 inverse indices.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return UniqueInverse(*_by_numpy("unique_inverse", np.unique_inverse, x))
-    found = _unique(x, None, False, ops.whole(size), fill_value)
-    return UniqueInverse(found.values, found.inverse_indices)
+    results = _unique(x, None, False, ops.whole(size), fill_value)
+    return UniqueInverse(results.values, results.inverse_indices)
 
 
 def unique_values(
     x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
-    """The distinct values of x in order.
+    """Return the distinct values of x in order.
 
     Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
@@ -309,11 +332,11 @@ def isin(
     kind: str | None = None,
     method: str = "auto",
 ) -> Array:
-    """Whether each element is among ``test_elements``: bool.
+    """Return whether each element is among ``test_elements``, as bools.
 
-    ``invert`` negates the result. The test elements are sorted, then searched by
-    bisection. ``kind`` and ``method`` have no effect: they choose an algorithm in other
-    libraries.
+    The result has the shape of ``element``. ``invert`` negates the result. The test
+    elements are sorted, then searched by bisection. ``kind``, ``method`` and
+    ``assume_unique`` have no effect: they choose an algorithm in other libraries.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)
@@ -322,30 +345,34 @@ def isin(
         return ops.full(invert, types[0].shape, dtypes.bool_)
     ordered = sort(ravel(ops.as_array(test_elements)))
     places = searchsorted(ordered, element)
-    found = equal(take(ordered, places, mode="clip"), element)
-    return logical_not(found) if invert else found
+    is_member = equal(take(ordered, places, mode="clip"), element)
+    return logical_not(is_member) if invert else is_member
 
 
 def _members(mask: Array, ordered: Array, size: int, fill_value: Any) -> Array:
-    """The elements of ``ordered`` where ``mask`` is true, ``size`` of them.
+    """Return the first ``size`` elements of ``ordered`` where ``mask`` is true.
 
-    If there are fewer, the others are ``fill_value``, by default the first of them, or
-    0 if there are none.
+    If there are fewer, the others are ``fill_value``. By default that is the first of
+    these elements, or 0 if there are none.
     """
     count = ordered.shape[0]
     if not count:
         filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
         return broadcast_to(filler, (size,))
     places = true_positions(mask, size, count)
-    is_there, found = less(places, count), take(ordered, places, mode="clip")
+    exists, values = less(places, count), take(ordered, places, mode="clip")
     if fill_value is not None or not size:
         filler = ops.convert(0 if fill_value is None else fill_value, ordered.dtype)
     else:
-        filler = where(is_there[0], found[0], ops.convert(0, ordered.dtype))
-    return where(is_there, found, filler)
+        filler = where(exists[0], values[0], ops.convert(0, ordered.dtype))
+    return where(exists, values, filler)
 
 
 def _vectors(name: str, *x: ArrayLike) -> list[Array]:
+    """Return the operands as vectors in their promoted dtype.
+
+    Errors call the function ``name``.
+    """
     return [ravel(v) for v in map(ops.as_array, ops.promoted(name, x)[0])]
 
 
@@ -356,9 +383,10 @@ def union1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of both arrays, in order.
+    """Return the distinct elements of both arrays, in order, as a vector.
 
-    ``size`` is as for ``unique``.
+    The arrays are flattened and promoted. ``size`` and ``fill_value`` are as for
+    ``unique``.
     """
     if size is None:
         return _by_numpy("union1d", np.union1d, ar1, ar2)
@@ -375,11 +403,12 @@ def intersect1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """The distinct elements that are in both ``ar1`` and ``ar2``, in order.
+    """Return the distinct elements that are in both ``ar1`` and ``ar2``, in order.
 
-    With ``return_indices``, the result also has the first positions in ``ar1`` and in
-    ``ar2``. ``size`` is as for ``unique``. Missing indices are then the number of
-    elements.
+    The arrays are flattened and promoted. With ``return_indices``, the result also has
+    the first positions in ``ar1`` and in ``ar2``. ``size`` and ``fill_value`` are as
+    for ``unique``. Missing indices are then the number of elements. ``assume_unique``
+    promises that neither array repeats an element.
     """
     if size is None:
         options = {"assume_unique": assume_unique, "return_indices": return_indices}
@@ -391,6 +420,7 @@ def intersect1d(
     values = _members(mask, ordered, size, fill_value)
     if not return_indices:
         return values
+    # Positions in the sorted left array; its length for missing ones.
     places = true_positions(mask, size, left.shape[0])
     beyond = equal(places, left.shape[0])
     in_left = where(beyond, left.shape[0], take(order, places, mode="clip"))
@@ -408,9 +438,11 @@ def setdiff1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of ``ar1`` that are not in ``ar2``.
+    """Return the distinct elements of ``ar1`` that are not in ``ar2``, in order.
 
-    ``size`` is as for ``unique``. ``fill_value`` is 0 by default, as in JAX.
+    The arrays are flattened and promoted. ``size`` is as for ``unique``. ``fill_value``
+    is 0 by default, as in JAX. ``assume_unique`` promises that neither array repeats an
+    element.
     """
     if size is None:
         of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
@@ -429,9 +461,10 @@ def setxor1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements that are in only one of the arrays.
+    """Return the distinct elements that are in only one of the arrays, in order.
 
-    ``size`` is as for ``unique``.
+    The arrays are flattened and promoted. ``size`` and ``fill_value`` are as for
+    ``unique``. ``assume_unique`` promises that neither array repeats an element.
     """
     if size is None:
         of_numpy = partial(np.setxor1d, assume_unique=assume_unique)

@@ -23,9 +23,9 @@ from arrayfn.tracing import apply
 
 
 def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
-    """x with ``axis`` (None: x as a vector) moved to the end, and its position.
+    """Move ``axis`` of x to the end; return x and the original position of the axis.
 
-    Errors call the function ``name``.
+    ``axis=None`` flattens x first. Errors call the function ``name``.
     """
     if axis is None:
         x, axis = ravel(x), 0
@@ -42,9 +42,10 @@ def sort(
     descending: bool = False,
     stable: bool = True,
 ) -> Array:
-    """Sort the elements of ``a`` along ``axis``; ``axis=None`` flattens ``a`` first.
+    """Sort the elements of ``a`` along ``axis`` in ascending order, NaN last.
 
-    Every sort is stable, so ``kind`` and ``stable`` have no effect.
+    ``axis=None`` flattens ``a`` first. The dtype stays. Every sort is stable, so
+    ``kind`` and ``stable`` have no effect.
 
     >>> import numpy as np
     >>> sort(np.array([3.0, 1.0, 2.0]), descending=True)
@@ -64,14 +65,15 @@ def argsort(
     stable: bool = True,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The indices that sort ``a`` along ``axis``; ``axis=None`` flattens ``a`` first.
+    """Return the indices that sort ``a`` along ``axis`` in ascending order.
 
-    The indices have dtype int64, or ``dtype``. Every sort is stable, so ``kind`` and
-    ``stable`` have no effect.
+    ``axis=None`` flattens ``a`` first. The indices have dtype int64, or ``dtype``.
+    Every sort is stable, so ``kind`` and ``stable`` have no effect.
     """
     along, place = _along("argsort", a, axis)
     if descending:
-        # In the reversed row, the last of equal elements comes first.
+        # Sort the reversed row, and reverse the result. So equal elements keep their
+        # order. Position k of the reversed row is position n - 1 - k of the row.
         backwards = apply(primitives.argsort, flip(along, -1))
         order = subtract(max(along.shape[-1] - 1, 0), flip(backwards, -1))
     else:
@@ -82,14 +84,15 @@ def argsort(
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
-    """The indices that sort by the last of ``keys``.
+    """Return the indices (int64) that sort by the last of ``keys`` along ``axis``.
 
     Ties are ordered by the key before the last one, and so on. ``keys`` are arrays of
-    one shape, or the rows of one array. The result is int64.
+    one shape, or the rows of one array. Raises ArgumentError if there is no key.
     """
     columns = [*keys]
     if not columns:
         raise ArgumentError("lexsort takes at least one key", user_location())
+    # Keys of lower priority come first. Stable sorts keep their order in ties.
     order = argsort(columns[0], axis)
     for key in columns[1:]:
         order = take_along_axis(
@@ -99,7 +102,10 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
 
 
 def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
-    """ShapeError, about ``name``, if ``kth`` is out of bounds."""
+    """Raise ShapeError, about ``name``, if ``kth`` is out of bounds.
+
+    ``kth`` is a position or several, on an axis of ``extent``.
+    """
     for k in kth if isinstance(kth, (list, tuple)) else (kth,):
         if not -extent <= ops.whole(k) < extent:
             raise ShapeError(
@@ -110,9 +116,10 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
 
 @also_takes("kind")
 def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
-    """Put the kth element of ``a`` in place, between smaller and larger elements.
+    """Return ``a`` with its kth element in place, between smaller and larger elements.
 
-    The result is sorted.
+    The result is sorted along ``axis`` (None: flattened). Raises ShapeError if ``kth``
+    is out of bounds.
     """
     along, _ = _along("partition", a, axis)
     _check_kth("partition", kth, along.shape[-1])
@@ -123,14 +130,21 @@ def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> 
 def argpartition(
     a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The int64 indices that partition ``a``; they also sort it."""
+    """Return the int64 indices that partition ``a`` along ``axis``; they also sort it.
+
+    Raises ShapeError if ``kth`` is out of bounds.
+    """
     along, _ = _along("argpartition", a, axis)
     _check_kth("argpartition", kth, along.shape[-1])
     return argsort(a, axis)
 
 
 def sort_complex(a: ArrayLike) -> Array:
-    """Convert ``a`` to complex numbers, and sort it along its last axis."""
+    """Convert ``a`` to complex numbers, and sort them along the last axis.
+
+    Real numbers that float32 can hold (float16, bfloat16, float32, and integers of up
+    to 16 bits) become complex64, others complex128.
+    """
     dtype = ops.type_of_operand("sort_complex", a).dtype
     inexact = ops.floating_dtype(dtype)
     return sort(ops.convert(a, dtypes.complex_of(dtypes.compute_dtype(inexact))))

@@ -1,9 +1,9 @@
 """``ufunc``: an elementwise function with NumPy's ``reduce``, ``at`` and others.
 
-``elementwise`` has arrayfn's own; ``frompyfunc`` makes one of any function of scalars.
-The methods of functions that have reductions of their own (add, maximum ...) are these.
-Others combine elements by calling the function: in pairs where the order does not
-matter, else one after the other, in a compiled loop.
+``elementwise`` has arrayfn's ufuncs. ``frompyfunc`` makes a ufunc of any function of
+scalars. Some functions (add, maximum ...) have reductions of their own, and the methods
+of their ufuncs call these. Other methods combine elements by calling the function: in
+pairs if the order does not matter, else one after the other, in a compiled loop.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 UPDATES: Final = ("add", "subtract", "multiply", "max", "min")
-"""Updates of ``x.at[index]`` that ``at`` may be."""
+"""The methods of ``x.at[index]`` that can compute ``ufunc.at``."""
 
 
 class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
@@ -91,6 +91,11 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         reduceat: Callable[..., Any] | None = None,
         reorderable: bool = False,
     ) -> None:
+        """Check the numbers of arrays and results; ArgumentError if they are wrong.
+
+        ``name`` is that of ``func`` by default, and ``nargs``, if given, must be nin +
+        nout. The other parameters are those of the class.
+        """
         if not callable(func):
             raise ArgumentError(
                 f"ufunc takes a function, not {type(func).__name__}", user_location()
@@ -117,18 +122,21 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         self._reorderable = reorderable
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function of each element."""
+        """Apply the function to arrays, elementwise."""
         return self.call(*args, **kwargs)
 
     @override
     def __repr__(self) -> str:
+        """Return text such as "<ufunc add>"."""
         return f"<ufunc {self.__name__}>"
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:
+        """Return what pickle needs: the name of this ufunc, or its parts."""
         return pickled(self, vars(self))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind the first argument, as functions that are attributes of classes do."""
         return self if instance is None else functools.partial(self, instance)
 
     def reduce(
@@ -158,10 +166,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         self._check_binary("reduce")
         ops.refuse_out(f"{self.__name__}.reduce", out)
         mask = None if where is True else where
-        known = self._methods["reduce"]
-        if known is not None:
+        own = self._methods["reduce"]
+        if own is not None:
             options = {"keepdims": keepdims, "initial": initial, "where": mask}
-            return known(a, axis=axis, dtype=dtype, **options)
+            return own(a, axis=axis, dtype=dtype, **options)
         name = f"{self.__name__}.reduce"
         type = ops.type_of_operand(name, a)
         axes = ops.normalize_axes(name, axis, type.ndim)
@@ -171,12 +179,12 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
                 "combined; reduce one axis after the other",
                 user_location(),
             )
-        kept = tuple(k for k in range(type.ndim) if k not in axes)
-        shape = tuple(type.shape[k] for k in kept)
+        shape = tuple(type.shape[k] for k in range(type.ndim) if k not in axes)
         count = math.prod(type.shape[k] for k in axes)
         value = self._in_own_dtype(a, dtype)
 
         def rows(x: ArrayLike) -> Array:
+            """Merge the reduced axes of x into the first axis."""
             return reshape(moveaxis(x, axes, tuple(range(len(axes)))), (count, *shape))
 
         if mask is not None:
@@ -197,6 +205,8 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     ) -> Array:
         """Combine all elements up to each position along ``axis``.
 
+        The result has the shape of ``array``. ``dtype`` is as for ``reduce``.
+
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
         >>> anp.subtract.accumulate(np.array([9, 1, 2]))
@@ -205,9 +215,9 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         self._check_binary("accumulate")
         name = f"{self.__name__}.accumulate"
         ops.refuse_out(name, out)
-        known = self._methods["accumulate"]
-        if known is not None:
-            return known(array, axis=axis, dtype=dtype)
+        own = self._methods["accumulate"]
+        if own is not None:
+            return own(array, axis=axis, dtype=dtype)
         type = ops.type_of_operand(name, array)
         place = ops.normalize_axis(name, axis, type.ndim)
         rows = moveaxis(self._in_own_dtype(array, dtype), place, 0)
@@ -215,6 +225,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             return ops.same(moveaxis(rows, 0, place))
 
         def step(value: Array, row: Array) -> list[Array]:
+            """Combine one more row; it is the carry, and a result."""
             value = self._combine(value, row)
             return [value, value]
 
@@ -231,10 +242,12 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     ) -> Array:
         """Reduce slices of ``array`` along ``axis``.
 
-        A slice begins at each of ``indices``. A slice ends where the next one begins.
-        The last slice ends at the end of the axis. If the next slice does not begin
-        later, the slice has one element. Raises OutOfBoundsError for a known index
-        outside the axis.
+        ``indices`` is a vector. A slice begins at each of ``indices``, and ends where
+        the next one begins. The last slice ends at the end of the axis. If the next
+        slice does not begin later, the slice has one element. Along ``axis``, the
+        result has one element for each slice. ``dtype`` is as for ``reduce``. Raises
+        OutOfBoundsError for a known index outside the axis, and ShapeError for other
+        ``indices``.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -258,6 +271,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
                 user_location(),
             )
         begin = ops.convert(begin, dtypes.int64)
+        # ``lengths`` are those of the slices, and ``longest`` bounds them.
         known = known_value(begin)
         if known is None:
             end = concatenate([begin[1:], ops.full(extent, (1,), dtypes.int64)])
@@ -272,15 +286,19 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
                 )
             lengths = np.maximum(np.diff(known, append=extent), 1)
             longest = int(lengths.max(initial=1))
-        # A reduction in 64 bits of small integers has the dtype of reduce.
-        of = None if self._methods["reduce"] is None else self.reduce(array, place)
-        wanted = dtype if dtype is not None or of is None else of.dtype
+        # Sums of small integers have 64 bits. Take the dtype from ``reduce``.
+        total = None if self._methods["reduce"] is None else self.reduce(array, place)
+        wanted = dtype if dtype is not None or total is None else total.dtype
         rows = moveaxis(self._in_own_dtype(array, wanted), place, 0)
         spread = (-1, *(1,) * (type.ndim - 1))
         lengths = reshape(lengths, spread)
 
         def step(value: Array, distance: Array, *fixed: Array) -> list[Array]:
-            """Combine each segment with its row at ``distance``, if there is one."""
+            """Combine each slice with its row at ``distance`` from the beginning.
+
+            A slice that is not longer than ``distance`` keeps its value. ``fixed`` is
+            not used.
+            """
             row = getitem(rows, begin + distance, "clip")
             more = comparison.less(distance, lengths)
             return [comparison.where(more, self._combine(value, row), value)]
@@ -331,9 +349,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return self._one_by_one(name, ops.as_array(ops.same(a)), indices, b)
 
     def outer(self, a: ArrayLike, b: ArrayLike, /) -> R:
-        """Apply the function to each pair of elements.
+        """Apply the function to each pair of elements of ``a`` and b.
 
-        The result has the axes of ``a``, then those of ``b``.
+        The result has the axes of ``a``, then those of ``b``. Raises ArgumentError
+        unless the function takes two arrays.
 
         >>> import numpy as np
         >>> import arrayfn.numpy as anp
@@ -357,13 +376,14 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
     # How elements are combined.
 
     def _combine(self, x: Array, y: Array) -> Array:
+        """Call the function with x and y, and return its result as an array."""
         function: Callable[..., Any] = self.call
         return ops.as_array(function(x, y))
 
     def _check_binary(self, method: str) -> None:
-        """ArgumentError unless this function takes two arrays and gives one.
+        """Raise ArgumentError unless this function takes two arrays and gives one.
 
-        ``method`` is the method that needs it.
+        ``method`` is the method that needs this, for the error.
         """
         if (self.nin, self.nout) != (2, 1):
             raise ArgumentError(
@@ -373,32 +393,42 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             )
 
     def _in_own_dtype(self, a: ArrayLike, dtype: DTypeLike) -> Array:
-        """``a`` in the dtype that results have, which are combined further."""
-        given = ops.type_of_operand(self.__name__, a).dtype
-        wanted = given if dtype is None else dtypes.canonical(dtype)
+        """Convert ``a`` to a dtype that the function keeps, to combine results further.
+
+        It is ``dtype``, by default that of ``a``, if the function of two such arrays
+        has the same dtype. Otherwise, the dtype of this result is tried. Raises
+        DTypeError if neither is kept, for example for comparisons of numbers.
+        """
+        own_dtype = ops.type_of_operand(self.__name__, a).dtype
+        wanted = own_dtype if dtype is None else dtypes.canonical(dtype)
         for _ in range(2):
-            made = self._result_dtype(wanted)
-            if made == wanted:
+            result_dtype = self._result_dtype(wanted)
+            if result_dtype == wanted:
                 return ops.as_array(ops.convert(a, wanted))
-            if made == dtypes.bool_ and self.identity is None:
-                break  # a comparison, whose results are no operands of it
-            wanted = made
+            if result_dtype == dtypes.bool_ and self.identity is None:
+                break  # a comparison, whose results it cannot compare again
+            wanted = result_dtype
         raise DTypeError(
-            f"{self.__name__} of two {given} gives {self._result_dtype(given)}, which "
-            "it cannot combine further; give dtype=, or convert the array",
+            f"{self.__name__} of two {own_dtype} gives "
+            f"{self._result_dtype(own_dtype)}, which it cannot combine further; give "
+            "dtype=, or convert the array",
             user_location(),
         )
 
     def _result_dtype(self, dtype: DType) -> DType:
+        """Return the dtype of the function's result for two operands of ``dtype``."""
         one = ops.full(1, (), dtype)
         return ops.type_of_operand(self.__name__, self._combine(one, one)).dtype
 
     def _folded(
         self, name: str, rows: Array, mask: Array | None, initial: ArrayLike | None
     ) -> Array:
-        """The rows combined, those where ``mask`` is true, after ``initial``.
+        """Combine the rows where ``mask`` is true, from the first to the last.
 
-        Raises ShapeError, about ``name``, for no rows without an identity.
+        The reduction begins with ``initial``, by default with the identity or the first
+        row. If the order does not matter, rows are combined in pairs, else in a loop.
+        Raises ShapeError, about the function ``name``, if there may be no rows, and
+        neither ``initial`` nor an identity.
         """
         start = self.identity if initial is None else initial
         count, *shape = rows.shape
@@ -411,8 +441,9 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         if start is not None:
             start = broadcast_to(ops.convert(asarray(start), rows.dtype), tuple(shape))
         if mask is not None and self.identity is not None:
-            nothing = ops.full(self.identity, tuple(shape), rows.dtype)
-            rows, mask = comparison.where(mask, rows, nothing), None
+            # Replace masked elements by the identity, which changes nothing.
+            identity = ops.full(self.identity, tuple(shape), rows.dtype)
+            rows, mask = comparison.where(mask, rows, identity), None
         if self._reorderable and mask is None and count:
             return self._in_pairs(rows, None if initial is None else start)
         if not count:
@@ -423,6 +454,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             return ops.same(start)
 
         def step(value: Array, row: Array, *chosen: Array) -> list[Array]:
+            """Combine one more row, where its mask (if any) is true."""
             new = self._combine(value, row)
             return [comparison.where(chosen[0], new, value) if chosen else new]
 
@@ -431,7 +463,10 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return result
 
     def _in_pairs(self, rows: Array, start: Array | None) -> Array:
-        """The rows combined in pairs, until one is left."""
+        """Combine the rows in pairs until one is left, then ``start`` with it.
+
+        Half of the rows is combined with the other half, in about log2(n) steps.
+        """
         while rows.shape[0] > 1:
             half, odd = divmod(rows.shape[0], 2)
             pairs = self._combine(rows[:half], rows[half : 2 * half])
@@ -439,11 +474,13 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         return rows[0] if start is None else self._combine(start, rows[0])
 
     def _one_by_one(self, name: str, a: Array, indices: Any, b: ArrayLike) -> Array:
-        """``a`` with its elements at ``indices`` combined with ``b`` in their order.
+        """Combine the elements of ``a`` at ``indices`` with ``b``, one after the other.
 
-        Errors call it ``name``.
+        So each occurrence of a repeated index counts. Errors call the function
+        ``name``.
         """
         size = math.prod(a.shape)
+        # Index an array of flat positions, to turn ``indices`` into flat positions.
         numbers = reshape(arange(size), a.shape)
         places = asarray(getitem(numbers, indices))
         others = ravel(broadcast_to(asarray(b), places.shape))
@@ -451,6 +488,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             return ops.same(a)
 
         def step(flat: Array, place: Array, other: Array) -> list[Array]:
+            """Combine the element at ``place`` with ``other``."""
             new = ops.convert(self._combine(flat[place], other), flat.dtype)
             return [IndexedUpdate(flat, place).set(new)]
 
@@ -461,9 +499,11 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
 def _scanned(
     name: str, step: Callable[..., list[Array]], init: Array, xs: list[Array]
 ) -> tuple[Any, ...]:
-    """The last carry of ``step(carry, *rows)``, and what else it gives for each row.
+    """Emit a scan of ``step`` over the rows of ``xs``, with one carry.
 
-    The first carry is ``init``; errors call it ``name``.
+    ``step(carry, *rows)`` returns a list of the next carry and of further results. The
+    first carry is ``init``. Returns the last carry, and the further results, stacked.
+    Errors call the function ``name``.
     """
     types = [ops.type_of_operand(name, init).plain()]
     for x in xs:
@@ -471,6 +511,7 @@ def _scanned(
         types.append(type.with_shape(type.shape[1:]))
     body = trace(step, types, name="step", constants=False)
     program, captured = body.program, len(body.captured)
+    # The primitive takes the captured values first; the trace has them last.
     inputs = program.inputs
     arranged = Program(
         program.name,
@@ -499,11 +540,12 @@ def _scanned(
 def frompyfunc(
     func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None
 ) -> ufunc[..., Any]:
-    """The elementwise function that maps ``func`` over arrays.
+    """Return the elementwise function that maps ``func`` over arrays.
 
-    ``func`` takes ``nin`` scalars. ``func`` is traced, and gives ``nout`` scalars.
-    Results have the dtypes that ``func`` computes. NumPy would return arrays of
-    objects. ``identity`` begins a reduction.
+    ``func`` takes ``nin`` scalars. It is traced, and gives ``nout`` scalars. Results
+    have the dtypes that ``func`` computes. NumPy would return arrays of objects.
+    ``identity`` begins a reduction. The function raises ArgumentError for other numbers
+    of arrays or results.
 
     >>> import numpy as np
     >>> f = frompyfunc(lambda x, y: x * 2 + y, 2, 1)
@@ -513,7 +555,7 @@ def frompyfunc(
     mapped = vectorize(func)
 
     def call(*args: ArrayLike) -> Any:
-        """The mapped function; ArgumentError for another number of arrays."""
+        """Call the mapped function, and check the numbers of arrays and results."""
         if len(args) != nin:
             raise ArgumentError(
                 f"{mapped.__name__} takes {plural(nin, 'array')}, but was given "
@@ -521,10 +563,10 @@ def frompyfunc(
                 user_location(),
             )
         results = mapped(*args)
-        given = len(results) if isinstance(results, (tuple, list)) else 1
-        if given != nout:
+        count = len(results) if isinstance(results, (tuple, list)) else 1
+        if count != nout:
             raise ArgumentError(
-                f"{mapped.__name__} gave {plural(given, 'result')}, not nout={nout}",
+                f"{mapped.__name__} gave {plural(count, 'result')}, not nout={nout}",
                 user_location(),
             )
         return results[0] if nout == 1 and isinstance(results, tuple) else results

@@ -51,7 +51,7 @@ from arrayfn.tracing import (
 
 
 class IndexedUpdate:
-    """``x.at[index]``: each method returns a copy of x changed at ``index``.
+    """The object ``x.at[index]``: each method returns a copy of x changed at ``index``.
 
     Updates broadcast to the shape of ``x[index]`` and take x's dtype. If an index
     repeats, ``set`` and ``power`` keep the last update; the other methods apply all of
@@ -62,6 +62,7 @@ class IndexedUpdate:
     """
 
     def __init__(self, x: ArrayLike, index: Any) -> None:
+        """Keep x and the index of the elements to change."""
         self._x = x
         self._index = index
 
@@ -73,9 +74,11 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """``x[index]``; ``mode`` "fill" or "clip" is for indices out of bounds.
+        """Return ``x[index]``.
 
-        "fill" reads ``fill_value``, by default NaN or the smallest integer.
+        ``mode`` is "fill" or "clip", for indices out of bounds. "fill" reads
+        ``fill_value``, by default NaN or the smallest integer. "clip" reads the nearest
+        element. Without a mode, see ``getitem``. Raises ArgumentError for another mode.
         """
         if mode == "promise_in_bounds":
             mode = None
@@ -89,12 +92,13 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y at ``index``.
+        """Return a copy of x with y written at ``index``.
 
         ``mode`` says what indices out of bounds do: "drop" leaves such updates out,
         "clip" moves them to the border; by default they raise an error outside ``jit``.
         ``unique_indices`` promises that none repeats; ``indices_are_sorted`` changes
-        nothing.
+        nothing. Raises ArgumentError for another mode, and ShapeError if y does not
+        broadcast to ``x[index]``.
         """
         return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
 
@@ -106,7 +110,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y added at ``index``; keyword arguments are those of ``set``."""
+        """Return a copy of x with y added at ``index``.
+
+        Keyword arguments are those of ``set``.
+        """
         return self._updated(
             indexing.scatter_add, np.add.at, add, y, unique_indices, mode
         )
@@ -119,7 +126,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with y subtracted at ``index``; keyword arguments are those of ``set``."""
+        """Return a copy of x with y subtracted at ``index``.
+
+        Keyword arguments are those of ``set``.
+        """
         type = ops.type_of_operand("at", self._x)
         negated = negative(ops.as_array(ops.convert(y, type.dtype)))
         return self.add(negated, mode=mode, unique_indices=unique_indices)
@@ -132,7 +142,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x multiplied by y at ``index``; keyword arguments are those of ``set``."""
+        """Return a copy of x multiplied by y at ``index``.
+
+        Keyword arguments are those of ``set``.
+        """
         return self._updated(
             indexing.scatter_mul, np.multiply.at, multiply, y, unique_indices, mode
         )
@@ -145,16 +158,17 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x divided by y at ``index``; repeated updates multiply.
+        """Return a copy of x divided by y at ``index``.
 
-        Keyword arguments are those of ``set``.
+        If an index repeats, x is divided by the product of the updates. Keyword
+        arguments are those of ``set``.
         """
         type = ops.type_of_operand("at", self._x)
         ones = ops.full(1, type.shape, type.dtype)
-        below = IndexedUpdate(ones, self._index).multiply(
+        divisor = IndexedUpdate(ones, self._index).multiply(
             y, mode=mode, unique_indices=unique_indices
         )
-        return divide(self._x, below)
+        return divide(self._x, divisor)
 
     def power(
         self,
@@ -164,9 +178,10 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x to the power y at ``index``; the last of repeated updates wins.
+        """Return a copy of x raised to the power y at ``index``.
 
-        Keyword arguments are those of ``set``.
+        If an index repeats, the last update wins. Keyword arguments are those of
+        ``set``.
         """
         mask = _unknown_mask(self._index)
         if mask is not None:
@@ -182,11 +197,11 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with the elementwise ``function`` applied at ``index``.
+        """Return a copy of x with the elementwise ``function`` applied at ``index``.
 
-        It is applied as often as an index repeats; ``unique_indices`` promises that
+        It is applied as often as an index repeats. ``unique_indices`` promises that
         none does, and saves counting. The function gets ``x[index]``, or all of x if
-        the index is a mask of unknown value.
+        the index is a mask of unknown value. ``mode`` is that of ``set``.
 
         >>> import numpy as np
         >>> update = IndexedUpdate(np.array([1.0, 2.0]), np.array([0, 0, 1]))
@@ -199,8 +214,9 @@ class IndexedUpdate:
         if unique_indices or _never_repeats(self._x, self._index, mode):
             value = function(self.get(mode=_before_writing(mode)))
             return self.set(value, mode=mode, unique_indices=unique_indices)
-        none = ops.full(0, ops.type_of_operand("at", self._x).shape, dtypes.int32)
-        times = IndexedUpdate(none, self._index).add(1, mode=mode)
+        # Count how often each element occurs in the index.
+        zeros = ops.full(0, ops.type_of_operand("at", self._x).shape, dtypes.int32)
+        times = IndexedUpdate(zeros, self._index).add(1, mode=mode)
         return _applied(function, ops.as_array(self._x), self._index, mode, times)
 
     def min(
@@ -211,7 +227,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The minimum of x and y at ``index``.
+        """Return a copy of x with the minimum of x and y at ``index``.
 
         Keyword arguments are those of ``set``.
         """
@@ -227,7 +243,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The maximum of x and y at ``index``.
+        """Return a copy of x with the maximum of x and y at ``index``.
 
         Keyword arguments are those of ``set``.
         """
@@ -246,18 +262,22 @@ class IndexedUpdate:
         unique_indices: bool,
         mode: str | None,
     ) -> Array:
-        """x changed at the index, by a mask, a slice or a scatter, whichever serves.
+        """Return a copy of x changed at the index, by the cheapest way that works.
 
-        ``scatter`` is the primitive, ``in_place`` NumPy's function, and ``combine`` the
-        function of old and new elements, None to replace them.
+        For NumPy arrays this is NumPy's function ``in_place`` on a copy. In traced
+        code, an unknown mask is a ``where``, slices and numbers are an update of a
+        slice, and arrays of positions are a ``scatter``. ``combine`` is the function of
+        old and new elements, or None to replace them. y are the updates; the other
+        parameters are those of ``set``.
         """
         type = ops.type_of_operand("at", self._x)
         updates = ops.convert(y, type.dtype)
         mode = _checked(mode, _WRITTEN)
+        # An index with single bools: add an axis for each, then update its element.
         steps = without_bools(self._index)
         if steps is not None:
-            axes, taken = steps
-            viewed = IndexedUpdate(getitem(self._x, axes), taken)
+            new_axes, rest = steps
+            viewed = IndexedUpdate(getitem(self._x, new_axes), rest)
             changed = viewed._updated(
                 scatter, in_place, combine, updates, unique_indices, mode
             )
@@ -274,6 +294,7 @@ class IndexedUpdate:
         if not arrays:
             new = updates if combine is None else combine(self.get(), updates)
             return _with_slice(self._x, entries, type, new)
+        # The windows of a scatter are contiguous.
         if any(isinstance(e, Cut) and (e.step > 1 or e.reverse) for e in entries):
             return _scattered_flat(
                 scatter, self._x, self._index, type, updates, unique_indices, mode
@@ -284,7 +305,10 @@ class IndexedUpdate:
 
 
 def _before_writing(mode: str | None) -> str | None:
-    """The mode of a read whose result is written in ``mode``.
+    """Return the mode in which to read elements that are then written in ``mode``.
+
+    An element out of bounds is read from the nearest place, since its update is dropped
+    or moved there.
 
     >>> _before_writing("drop")
     'clip'
@@ -293,14 +317,18 @@ def _before_writing(mode: str | None) -> str | None:
 
 
 def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
-    """Whether it is known that ``index`` has no element of ``x`` twice."""
+    """Return whether it is known that ``index`` has no element of ``x`` twice.
+
+    ``mode`` is that of the update. With "clip", several positions out of bounds would
+    become one, so only an index without a mode is examined.
+    """
     entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
     if all(isinstance(e, (int, slice)) or e is None or e is ... for e in entries):
         return True
     steps = without_bools(index)
     if steps is not None:
-        axes, taken = steps
-        return _never_repeats(getitem(x, axes), taken, mode)
+        new_axes, rest = steps
+        return _never_repeats(getitem(x, new_axes), rest, mode)
     shape = ops.type_of_operand("at", x).shape
     bounded = _checked(mode, _WRITTEN) is None
     axes = [e for e in parse(index, shape, bounded) if e is not None]
@@ -317,13 +345,17 @@ def _applied(
     mode: str | None,
     times: Array,
 ) -> Array:
-    """x with ``function`` applied ``times`` times to each element at ``index``."""
-    often = IndexedUpdate(times, index).get(mode=_before_writing(mode))
+    """Apply ``function`` to each element of x at ``index``, ``times`` times.
+
+    ``times`` has the shape of x. If its maximum is known while tracing, the repetitions
+    are unrolled. Otherwise they are a while loop. ``mode`` is that of the update.
+    """
+    wanted = IndexedUpdate(times, index).get(mode=_before_writing(mode))
 
     def once_more(done: Any, value: Array) -> Array:
-        """Apply the function where an index repeats more than ``done`` times."""
+        """Apply the function to elements that need more than ``done`` applications."""
         old = IndexedUpdate(value, index).get(mode=_before_writing(mode))
-        new = where(less(done, often), ops.convert(function(old), old.dtype), old)
+        new = where(less(done, wanted), ops.convert(function(old), old.dtype), old)
         return IndexedUpdate(value, index).set(new, mode=mode)
 
     most = apply(reductions.reduce_max, times, axes=tuple(range(len(times.shape))))
@@ -334,11 +366,14 @@ def _applied(
         return x
 
     def step(done: Array, most: Array, value: Array) -> list[Array]:
+        """Run one iteration of the loop over (done, most, value)."""
         return [add(done, 1), most, once_more(done, value)]
 
+    # The first application comes before the loop.
     carry = [ops.full(1, (), dtypes.int32), most, once_more(0, x)]
     types = [ops.type_of_operand("at", value) for value in carry]
     body = trace(step, types, name="apply", constants=False)
+    # The primitive takes the captured values first; the trace has them last.
     inputs = body.program.inputs
     consts = len(body.captured)
     program = Program(
@@ -360,11 +395,12 @@ def _applied(
 
 
 def _unfinished(done: Array, most: Array, value: Array) -> list[Array]:
+    """Return whether fewer than ``most`` repetitions are ``done``."""
     return [less(done, most)]
 
 
 def _unknown_mask(index: Any) -> ImmutableArray | None:
-    """``index`` if it is a mask of unknown value, else None."""
+    """Return ``index`` if it is one mask whose value is not known, else None."""
     mask: Any = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     if not isinstance(mask, ImmutableArray) or mask.dtype != dtypes.bool_:
         return None
@@ -372,20 +408,25 @@ def _unknown_mask(index: Any) -> ImmutableArray | None:
 
 
 def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool:
-    """Whether ``updates`` has one element per true element of a readable mask."""
+    """Return whether ``updates`` has one element per true element of a known mask.
+
+    The mask must be readable: it is no traced value without a value. Otherwise, such
+    updates are an error, which ``_where_masked`` raises.
+    """
     inner = ops.type_of_operand("at", x).ndim - mask.ndim
     several = ops.type_of_operand("at", updates).ndim > inner
     return several and not (isinstance(mask, Tracer) and mask.value is None)
 
 
 def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Array:
-    """x with ``new`` where ``mask`` is true.
+    """Return x with ``new`` where ``mask``, an unknown mask, is true.
 
-    ``updates`` broadcasts to x; with one update per true element its shape would depend
-    on the mask's value.
+    ``updates`` are the user's updates, which must broadcast to x. Raises
+    AbstractValueError for one update per true element, whose shape would depend on the
+    mask's value, and IndexingError if the mask does not fit x.
     """
     shape = ops.type_of_operand("at", x).shape
-    inner = len(shape) - mask.ndim
+    inner = len(shape) - mask.ndim  # the number of axes after those of the mask
     if shape[: mask.ndim] != mask.shape:
         raise index_error(
             f"boolean index of shape {mask.shape} does not fit an array of {shape}"
@@ -399,12 +440,16 @@ def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Arra
     return where(spread, ops.convert(new, x.dtype), x)
 
 
+# The primitives' mode for each mode of a read, and of an update.
 _READ = {"fill": "fill", "drop": "fill", "clip": "clip"}
 _WRITTEN = {"fill": "drop", "drop": "drop", "clip": "clip", "promise_in_bounds": None}
 
 
 def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
-    """``mode`` as the primitives have it, by ``modes``; ArgumentError for others."""
+    """Return the primitives' mode for ``mode``, from the table ``modes``.
+
+    None stays None. Raises ArgumentError for a mode that is not in the table.
+    """
     if mode is not None and mode not in modes:
         raise ArgumentError(
             f"x.at[...] has no mode {mode!r}; it has "
@@ -415,7 +460,10 @@ def _checked(mode: str | None, modes: Mapping[str, str | None]) -> str | None:
 
 
 def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -> Array:
-    """A copy of NumPy's array x, updated by NumPy's function ``in_place``."""
+    """Return a copy of the NumPy array x, updated by NumPy's function ``in_place``.
+
+    ``in_place`` is np.put to write, or the method ``at`` of a ufunc.
+    """
     result = np.array(ops.as_array(x), order="C")
     with np.errstate(all="ignore"):
         if in_place is np.put:
@@ -428,7 +476,13 @@ def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -
 def _with_slice(
     x: ArrayLike, entries: Sequence[Entry], type: ArrayType, updates: ArrayLike
 ) -> Array:
-    """``x`` with ``updates`` at Cuts and numbers, whose positions are distinct."""
+    """Return ``x`` with ``updates`` at an index of Cuts, numbers and new axes.
+
+    If all steps are 1, this is a ``dynamic_update_slice``. Otherwise, the updates are
+    spread by padding between elements, and selected by a mask. ``type`` is the type of
+    x.
+    """
+    # The shape of x[index], to which updates broadcast.
     shown = tuple(
         entry.count if isinstance(entry, Cut) else 1
         for entry in entries
@@ -469,10 +523,13 @@ def _scattered(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """Scatter ``updates`` to arrays of positions, numbers and contiguous Cuts.
+    """Scatter ``updates`` to an index of arrays of positions, numbers and Cuts.
 
-    ``unique_indices`` promises that none repeats.
+    The Cuts have step 1. ``unique_indices`` promises that no index repeats. ``mode`` is
+    the primitive's, and None means "drop". ``type`` is the type of x.
     """
+    # Windows have the extents of Cuts, and extent 1 (collapsed) along other axes. Only
+    # whole Cuts need no position.
     axes = [entry for entry in entries if entry is not None]
     collapsed = tuple(k for k, e in enumerate(axes) if not isinstance(e, Cut))
     indexed = tuple(
@@ -485,12 +542,14 @@ def _scattered(
     columns, shape = index_columns(positions, extents)
     if mode is None and not unique_indices:
         unique_indices = _all_differ(positions, extents)
+    # The axes of the arrays stand at ``place`` of x[index], whose shape is ``shown``.
+    # The scatter's updates, of shape ``final``, lack new axes.
     place = place_of_arrays(entries)
-    kept = [e for e in entries if e is None or isinstance(e, Cut)]
-    shown = [1 if entry is None else entry.count for entry in kept]
+    others = [e for e in entries if e is None or isinstance(e, Cut)]
+    shown = [1 if entry is None else entry.count for entry in others]
     shown[place:place] = shape
-    new_axes_before = sum(entry is None for entry in kept[:place])
-    inner = [entry.count for entry in kept if entry is not None]
+    new_axes_before = sum(entry is None for entry in others[:place])
+    inner = [entry.count for entry in others if entry is not None]
     begin = place - new_axes_before
     final = (*inner[:begin], *shape, *inner[begin:])
     windows = tuple(k for k in range(len(final)) if not begin <= k < begin + len(shape))
@@ -506,9 +565,10 @@ def _scattered(
 
 
 def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
-    """Whether it is known that no two positions are the same.
+    """Return whether it is known that no two index vectors are the same.
 
-    ``extents`` are those of the axes that they are along.
+    ``positions`` has an array of positions for each indexed axis; they broadcast.
+    ``extents`` are those of the axes, from whose end negative positions count.
     """
     known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
     if any(value is None for value in known):
@@ -530,9 +590,10 @@ def _scattered_flat(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """Like ``_scattered``, for any index, elementwise in x flattened.
+    """Scatter ``updates`` to any index, element by element, in x flattened.
 
-    ``unique_indices`` promises that none repeats.
+    The index is applied to an array of flat positions, which gives the target of each
+    element. The parameters are those of ``_scattered``.
     """
     places = apply(views.iota, shape=(type.size,), axis=0, dtype=dtypes.int64)
     # Out of bounds this reads the smallest integer, which is out of bounds too.
@@ -560,7 +621,12 @@ def scatter_windows(
     unique_indices: bool,
     mode: str = "drop",
 ) -> Array:
-    """Emit a scatter of ``updates`` to the positions ``columns``."""
+    """Emit the equation of ``scatter``, which writes ``updates`` to windows of x.
+
+    ``columns`` has index vectors along its last axis, and ``windows`` says which axes
+    they index and which axes of ``updates`` run over windows. ``mode`` is "drop" or
+    "clip".
+    """
     return apply(
         scatter,
         ops.as_array(x),

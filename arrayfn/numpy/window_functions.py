@@ -18,19 +18,19 @@ from arrayfn.numpy.transcendental import cos
 
 
 def _centred(m: int) -> Any:
-    """m numbers from -1 to 1."""
+    """Return m evenly spaced float64 numbers from -1 to 1."""
     return divide(arange(1 - m, m, 2), float(m - 1))
 
 
 def bartlett(M: int) -> Array:
-    """The triangle of M points with zeros at its ends: float64."""
+    """Return the Bartlett window: a triangle of M points (float64), 0 at its ends."""
     if M <= 1:
         return ones(max(M, 0))
     return 1.0 - absolute(_centred(M))
 
 
 def blackman(M: int) -> Array:
-    """The Blackman window of M points, near zero at its ends: float64."""
+    """Return the Blackman window of M points (float64), nearly 0 at its ends."""
     if M <= 1:
         return ones(max(M, 0))
     angle = math.pi * _centred(M)
@@ -38,21 +38,27 @@ def blackman(M: int) -> Array:
 
 
 def hamming(M: int) -> Array:
-    """The raised cosine of M points with 0.08 at its ends: float64."""
+    """Return the Hamming window: a raised cosine of M points (float64).
+
+    It is 0.08 at its ends.
+    """
     if M <= 1:
         return ones(max(M, 0))
     return 0.54 + 0.46 * cos(math.pi * _centred(M))
 
 
 def hanning(M: int) -> Array:
-    """The raised cosine of M points with zeros at its ends: float64."""
+    """Return the Hann window: a raised cosine of M points (float64), 0 at its ends."""
     if M <= 1:
         return ones(max(M, 0))
     return 0.5 + 0.5 * cos(math.pi * _centred(M))
 
 
 def kaiser(M: int, beta: ArrayLike) -> Array:
-    """The Kaiser window i0(beta sqrt(1 - t**2)) / i0(beta) of M points: float64."""
+    """Return the Kaiser window of M points: i0(beta sqrt(1 - t**2)) / i0(beta).
+
+    t goes from -1 to 1, and i0 is the Bessel function. The result is float64.
+    """
     if M <= 1:
         return ones(max(M, 0))
     width = ops.as_array(ops.convert(beta, dtypes.float64))

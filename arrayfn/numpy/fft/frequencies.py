@@ -17,9 +17,11 @@ from arrayfn.tracing import constant
 def fftfreq(
     n: int, d: float = 1.0, *, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
-    """The frequencies of the elements of a transform, in cycles per unit of ``d``.
+    """Return the frequencies of the elements of a transform of n samples.
 
-    ``d`` is the distance between samples. The result is float64 by default.
+    They are in cycles per unit of ``d``, the distance between samples. The result (n,)
+    is float64 by default. ``device`` is as for ``numpy.full``. Raises ArgumentError if
+    n is less than 1, d is no number or ``dtype`` is not real floating-point.
 
     >>> fftfreq(5, d=0.1)
     array([ 0.,  2.,  4., -4., -2.])
@@ -30,7 +32,9 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
-    """The frequencies of the elements of ``rfft``.
+    """Return the frequencies of the n // 2 + 1 elements of ``rfft`` of n samples.
+
+    The parameters, dtypes and errors are those of ``fftfreq``.
 
     >>> rfftfreq(5, d=0.1)
     array([0., 2., 4.])
@@ -41,9 +45,10 @@ def rfftfreq(
 def _frequencies(
     name: str, function: Any, n: int, d: float, dtype: DTypeLike, device: Any
 ) -> Array:
-    """NumPy's ``function(n, d)`` in ``dtype``, on ``device``.
+    """Return NumPy's ``function(n, d)`` in ``dtype``, on ``device``.
 
-    Raises ArgumentError, about ``name``, for arguments it does not take.
+    Raises ArgumentError, about the function ``name``, if n is less than 1, d is no
+    number or ``dtype`` is not real floating-point.
     """
     count = ops.whole(n)
     if count < 1:
@@ -65,7 +70,9 @@ def _frequencies(
 
 
 def fftshift(x: ArrayLike, axes: Axis = None) -> Array:
-    """Move the element of frequency 0 from the front to the middle.
+    """Move the element of frequency 0 from the front to the middle of each axis.
+
+    ``axes`` is an axis, several, or None for all. Shape and dtype stay.
 
     >>> fftshift(np.arange(5))
     array([3, 4, 0, 1, 2])
@@ -76,7 +83,10 @@ def fftshift(x: ArrayLike, axes: Axis = None) -> Array:
 
 
 def ifftshift(x: ArrayLike, axes: Axis = None) -> Array:
-    """The inverse of ``fftshift``."""
+    """Move the element of frequency 0 from the middle to the front of each axis.
+
+    This is the inverse of ``fftshift``.
+    """
     shape = ops.type_of_operand("ifftshift", x).shape
     places = ops.normalize_axes("ifftshift", axes, len(shape))
     return roll(x, tuple(-(shape[axis] // 2) for axis in places), places)

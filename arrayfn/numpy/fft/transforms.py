@@ -19,11 +19,15 @@ from arrayfn.primitives.fourier import NORMS
 from arrayfn.primitives.fourier import fft as _fft
 from arrayfn.tracing import apply
 
+# The normalization of the inverse transform.
 _OPPOSITE: Final = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 def _norm(name: str, norm: str | None) -> str:
-    """The normalization: "backward" for None; ArgumentError for unknown ones."""
+    """Return the normalization ``norm``, and "backward" for None.
+
+    Raises ArgumentError, about the function ``name``, for unknown ones.
+    """
     if norm is None:
         return "backward"
     if norm not in NORMS:
@@ -35,9 +39,11 @@ def _norm(name: str, norm: str | None) -> str:
 
 
 def _dtype(name: str, given: DType, complex: bool) -> DType:
-    """The dtype in which ``given`` is transformed; ``complex`` if the operand is.
+    """Return the dtype to which an operand of dtype ``given`` is converted.
 
-    Raises DTypeError, about ``name``, for complex operands of real transforms.
+    ``complex`` says whether the transform takes complex operands. float32, complex64
+    and half precision give single precision, others double. Raises DTypeError, about
+    the function ``name``, for complex operands of real transforms.
     """
     if given in dtypes.COMPLEX and not complex:
         raise DTypeError(
@@ -54,13 +60,16 @@ def _dtype(name: str, given: DType, complex: bool) -> DType:
 def _along(
     kind: str, name: str, x: ArrayLike, n: int | None, axis: int, norm: str | None
 ) -> Array:
-    """The transform of ``kind`` along one axis, which is first truncated or padded.
+    """Transform x along one axis, which is first truncated or padded with zeros.
 
-    ``n`` is its length, ``norm`` its normalization; errors call it ``name``.
+    ``kind`` is "fft", "ifft", "rfft" or "irfft". ``n`` is the length of the transform:
+    of the axis, or of the result's axis for "irfft". ``norm`` is as for ``fft``. Errors
+    call the function ``name``.
     """
     type = ops.type_of_operand(name, x)
     place = ops.normalize_axis(name, axis, type.ndim)
     extent = type.shape[place]
+    # "irfft" takes n // 2 + 1 elements and gives n; by default n is even.
     back = kind == "irfft"
     if n is None:
         n = 2 * (extent - 1) if back else extent
@@ -78,7 +87,7 @@ def _along(
 
 
 def _fitted(x: Array, axis: int, wanted: int) -> Array:
-    """The first ``wanted`` elements of ``x`` along ``axis``, padded with zeros."""
+    """Truncate ``x`` to ``wanted`` elements along ``axis``, or pad it with zeros."""
     extent = x.shape[axis]
     if wanted < extent:
         return slice_along(x, 0, wanted, axis)
@@ -97,12 +106,13 @@ def fft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The discrete Fourier transform along ``axis``: complex.
+    """Return the discrete Fourier transform along ``axis``, which is complex.
 
     The axis is truncated or padded with zeros to ``n`` elements. ``norm`` says which
     transform divides by n: "backward" (the inverse), "forward" (this transform) or
-    "ortho" (each divides by the square root of n). float32 and complex64 stay in single
-    precision.
+    "ortho" (each divides by the square root of n). float32, complex64 and half
+    precision give complex64, others complex128. Raises ShapeError if n is less than 1,
+    ArgumentError for another ``norm`` or if ``out`` is given.
 
     >>> import numpy as np
     >>> fft(np.array([1.0, 0.0, 0.0, 0.0]))
@@ -119,7 +129,10 @@ def ifft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``fft``."""
+    """Return the inverse of ``fft`` along ``axis``, which is complex.
+
+    The parameters, dtypes and errors are those of ``fft``.
+    """
     ops.refuse_out("ifft", out)
     return _along("ifft", "ifft", a, n, axis, norm)
 
@@ -131,7 +144,10 @@ def rfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The first n // 2 + 1 elements of the transform of real elements.
+    """Return the first n // 2 + 1 elements of the transform of real elements.
+
+    The others are their complex conjugates. The parameters, dtypes and errors are those
+    of ``fft``. Raises DTypeError for complex operands.
 
     >>> import numpy as np
     >>> rfft(np.array([1.0, 2.0, 3.0])).shape
@@ -148,9 +164,10 @@ def irfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``rfft``, with ``n`` elements.
+    """Return the inverse of ``rfft``: n real elements along ``axis``.
 
-    The default of ``n`` is even.
+    The default of ``n`` is 2 (m - 1) for m elements, which is even. The other
+    parameters and errors are those of ``fft``.
 
     >>> import numpy as np
     >>> irfft(rfft(np.array([1.0, 2.0, 3.0])), n=3)
@@ -167,8 +184,13 @@ def hfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The real transform of a Hermitian vector that n // 2 + 1 elements describe."""
+    """Return the real transform of a Hermitian vector of n elements along ``axis``.
+
+    ``a`` has the first n // 2 + 1 elements; the others are their complex conjugates.
+    The parameters and errors are those of ``irfft``.
+    """
     ops.refuse_out("hfft", out)
+    # hfft(a) is irfft(conj(a)) with the opposite normalization.
     opposite = _OPPOSITE[_norm("hfft", norm)]
     return _along("irfft", "hfft", conj(a), n, axis, opposite)
 
@@ -180,7 +202,10 @@ def ihfft(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``hfft``."""
+    """Return the inverse of ``hfft``: the first n // 2 + 1 elements, of real ``a``.
+
+    The parameters, dtypes and errors are those of ``rfft``.
+    """
     ops.refuse_out("ihfft", out)
     opposite = _OPPOSITE[_norm("ihfft", norm)]
     return conj(_along("rfft", "ihfft", a, n, axis, opposite))
@@ -195,9 +220,11 @@ def _axes(
     s: Sequence[int | None] | None,
     axes: Sequence[int] | None,
 ) -> tuple[list[int | None], list[int]]:
-    """Extents (None: the operand's) and axes, counted from the front.
+    """Return the extents and the axes of a transform of several axes.
 
-    Raises an error, about ``name``, if ``s`` and ``axes`` do not fit ``x``.
+    An extent of None is that of x, and axes are counted from the front. ``s`` and
+    ``axes`` are as for ``fftn``. Raises ArgumentError or ShapeError, about the function
+    ``name``, if they do not fit ``x``.
     """
     ndim = ops.type_of_operand(name, x).ndim
     for what, given in (("axes", axes), ("s", s)):
@@ -236,9 +263,9 @@ def _over(
     axes: Sequence[int] | None,
     norm: str | None,
 ) -> Array:
-    """The complex transform of ``kind`` along several axes, the last first.
+    """Apply the complex transform ``kind`` along several axes, the last first.
 
-    Errors call it ``name``.
+    ``kind`` is "fft" or "ifft". Errors call the function ``name``.
     """
     extents, places = _axes(name, x, s, axes)
     type = ops.type_of_operand(name, x)
@@ -258,7 +285,8 @@ def fftn(
     """Apply ``fft`` along several axes.
 
     ``axes=None`` means all axes, or the last ``len(s)`` axes. The axes are truncated or
-    padded to the extents ``s``.
+    padded to the extents ``s``; an extent of None or -1 stays. ``norm`` and dtypes are
+    as for ``fft``. Raises ArgumentError or ShapeError if ``s`` and ``axes`` do not fit.
     """
     ops.refuse_out("fftn", out)
     return _over("fft", "fftn", a, s, axes, norm)
@@ -271,7 +299,7 @@ def ifftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``fftn``."""
+    """Return the inverse of ``fftn``, which has the same parameters and errors."""
     ops.refuse_out("ifftn", out)
     return _over("ifft", "ifftn", a, s, axes, norm)
 
@@ -308,7 +336,11 @@ def irfftn(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """The inverse of ``rfftn``; by default the last extent is even."""
+    """Return the inverse of ``rfftn``, which is real.
+
+    By default the last extent is even, 2 (m - 1) for m elements. The parameters and
+    errors are those of ``fftn``.
+    """
     ops.refuse_out("irfftn", out)
     extents, places = _axes("irfftn", a, s, axes)
     if not places:
@@ -324,7 +356,7 @@ def fft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """Apply ``fftn`` along two axes."""
+    """Apply ``fftn`` along two axes, by default the last two."""
     ops.refuse_out("fft2", out)
     return fftn(a, s, axes, norm)
 
@@ -336,7 +368,7 @@ def ifft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """Apply ``ifftn`` along two axes."""
+    """Apply ``ifftn`` along two axes, by default the last two."""
     ops.refuse_out("ifft2", out)
     return ifftn(a, s, axes, norm)
 
@@ -348,7 +380,7 @@ def rfft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """Apply ``rfftn`` along two axes."""
+    """Apply ``rfftn`` along two axes, by default the last two."""
     ops.refuse_out("rfft2", out)
     return rfftn(a, s, axes, norm)
 
@@ -360,6 +392,6 @@ def irfft2(
     norm: str | None = "backward",
     out: None = None,
 ) -> Array:
-    """Apply ``irfftn`` along two axes."""
+    """Apply ``irfftn`` along two axes, by default the last two."""
     ops.refuse_out("irfft2", out)
     return irfftn(a, s, axes, norm)

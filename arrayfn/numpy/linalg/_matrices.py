@@ -14,16 +14,21 @@ from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
 
 
 def inexact(name: str, x: ArrayLike) -> Array:
-    """``x`` in a dtype that LAPACK supports: integers become float64.
+    """Convert ``x`` to an array of a dtype that LAPACK supports.
 
-    Raises DTypeError for float16 and bfloat16, which LAPACK lacks.
+    Integers become float64. Raises DTypeError, about the function ``name``, for float16
+    and bfloat16, which LAPACK lacks.
     """
     (value,) = together(name, x)
     return value
 
 
 def together(name: str, *operands: ArrayLike) -> list[Array]:
-    """``operands`` in a common dtype that LAPACK supports."""
+    """Convert ``operands`` to arrays of a common dtype that LAPACK supports.
+
+    Integers become float64. Raises DTypeError, about the function ``name``, for float16
+    and bfloat16.
+    """
     dtype = ops.common_dtype(name, operands)
     if dtype in dtypes.HALF_PRECISION:
         raise DTypeError(
@@ -36,7 +41,7 @@ def together(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 def as_array(x: ArrayLike, dtype: DType) -> Array:
-    """``x``, an array or a Python number, as an array of ``dtype``."""
+    """Convert ``x``, an array or a Python number, to an array of ``dtype``."""
     type = ops.type_of_operand("asarray", x)
     if ops.is_number(x):
         return ops.full(ops.number_in(x), type.shape, dtype)
@@ -44,14 +49,14 @@ def as_array(x: ArrayLike, dtype: DType) -> Array:
 
 
 def matrix(name: str, x: ArrayLike) -> Array:
-    """``x`` as ``inexact`` matrices (..., m, n); ShapeError for less than two axes."""
+    """Convert ``x`` as ``inexact`` does; ShapeError for fewer than two axes."""
     x = inexact(name, x)
     check_matrix(name, x.shape)
     return x
 
 
 def check_matrix(name: str, shape: Shape) -> None:
-    """ShapeError unless there are at least two axes."""
+    """Raise ShapeError, about the function ``name``, for fewer than two axes."""
     if len(shape) < 2:
         raise ShapeError(
             f"{name} takes matrices, at least two axes, but was given shape {shape}",
@@ -60,14 +65,14 @@ def check_matrix(name: str, shape: Shape) -> None:
 
 
 def square(name: str, x: ArrayLike) -> Array:
-    """``x`` as ``inexact`` square matrices (..., n, n)."""
+    """Convert ``x`` as ``inexact`` does; ShapeError unless matrices are square."""
     x = matrix(name, x)
     check_square(name, x.shape)
     return x
 
 
 def check_square(name: str, shape: Shape) -> None:
-    """ShapeError unless the last two axes are equal."""
+    """Raise ShapeError, about ``name``, unless the last two axes are equal."""
     check_matrix(name, shape)
     if shape[-1] != shape[-2]:
         raise ShapeError(
@@ -77,27 +82,31 @@ def check_square(name: str, shape: Shape) -> None:
 
 
 def adjoint(x: Array) -> Array:
-    """The matrices, transposed and conjugated."""
+    """Transpose and conjugate the matrices x (..., m, n)."""
     return conj(matrix_transpose(x))
 
 
 def hermitian_part(x: Array) -> Array:
-    """(x + x^H) / 2."""
+    """Return (x + x^H) / 2 for the matrices x (..., n, n)."""
     return (x + adjoint(x)) * 0.5
 
 
 def from_triangle(x: Array, lower: bool, conjugate: bool = True) -> Array:
-    """The Hermitian (or symmetric) matrices with this triangle of x.
+    """Return the Hermitian (or symmetric) matrices that have this triangle of x.
+
+    ``lower`` says which triangle is used. Without ``conjugate``, the result is
+    symmetric.
 
     >>> import numpy as np
     >>> from_triangle(np.array([[1.0, 9.0], [2.0, 3.0]]), lower=True)
     array([[1., 2.],
            [2., 3.]])
     """
-    inner, kept = (tril(x, -1), tril(x)) if lower else (triu(x, 1), triu(x))
-    return kept + (adjoint(inner) if conjugate else matrix_transpose(inner))
+    # The triangle without and with its diagonal.
+    strict, whole = (tril(x, -1), tril(x)) if lower else (triu(x, 1), triu(x))
+    return whole + (adjoint(strict) if conjugate else matrix_transpose(strict))
 
 
 def identities(like: Array) -> Array:
-    """Identity matrices of the shape (..., m, n) and dtype of ``like``."""
+    """Return identity matrices of the shape (..., m, n) and dtype of ``like``."""
     return broadcast_to(eye(*like.shape[-2:], dtype=like.dtype), like.shape)

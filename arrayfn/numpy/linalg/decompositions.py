@@ -25,28 +25,28 @@ from arrayfn.tracing import apply
 
 
 class QRResult(NamedTuple):
-    """What ``qr`` returns."""
+    """The result of ``qr``: Q (..., m, k) and R (..., k, n)."""
 
     Q: Array
     R: Array
 
 
 class EighResult(NamedTuple):
-    """What ``eigh`` returns."""
+    """The result of ``eigh``: eigenvalues (..., n), and eigenvectors as columns."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EigResult(NamedTuple):
-    """What ``eig`` returns."""
+    """The result of ``eig``: complex eigenvalues (..., n), eigenvectors as columns."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class SVDResult(NamedTuple):
-    """What ``svd`` returns."""
+    """The result of ``svd``: U, the singular values S, and V^H."""
 
     U: Array
     S: Array
@@ -56,11 +56,13 @@ class SVDResult(NamedTuple):
 def cholesky(
     a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
 ) -> Array:
-    """The lower triangular L with ``a`` = L L^H; with ``upper``, U with ``a`` = U^H U.
+    """Return the lower triangular L with ``a`` = L L^H.
 
-    ``a`` (..., n, n) must be Hermitian and positive definite; otherwise the factor is
-    NaN. ``symmetrize_input`` uses (a + a^H) / 2, which makes the gradient Hermitian.
-    Without ``symmetrize_input``, only the lower triangle is read.
+    With ``upper``, the result is U with ``a`` = U^H U. ``a`` (..., n, n) must be
+    Hermitian and positive definite; otherwise the factor is NaN. ``symmetrize_input``
+    uses (a + a^H) / 2, which makes the gradient Hermitian. Without
+    ``symmetrize_input``, only the lower triangle is read. Raises ShapeError unless
+    ``a`` is square, DTypeError for half precision.
 
     >>> import numpy as np
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -78,8 +80,8 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Factor ``a`` (..., m, n) into Q (..., m, k) and R (..., k, n).
 
     a = Q R. Q has orthonormal columns, and R is upper triangular. k is min(m, n), or m
-    in mode ``"complete"``. Mode ``"r"`` gives R alone. The complete factors of a tall
-    matrix have no derivative.
+    in mode "complete". Mode "r" gives only R. The complete factors of a tall matrix
+    have no derivative. Raises ArgumentError for another mode.
 
     >>> import numpy as np
     >>> q, r = qr(np.array([[3.0, 1.0], [4.0, 2.0]]))
@@ -99,18 +101,20 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
 def eigh(
     a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> EighResult:
-    """The eigenvalues w (..., n) and eigenvectors V (..., n, n) of Hermitian ``a``.
+    """Return the eigenvalues and eigenvectors of Hermitian ``a`` (..., n, n).
 
-    a = V diag(w) V^H. The eigenvalues ascend, and the eigenvectors are the columns of
-    V. ``symmetrize_input`` uses (a + a^H) / 2. Without ``symmetrize_input``, only the
-    triangle ``UPLO`` ("L" or "U") is read. The derivatives of eigenvectors are not
-    finite if eigenvalues are equal.
+    a = V diag(w) V^H. The eigenvalues w (..., n) are real and ascend, and the
+    eigenvectors are the columns of V (..., n, n). ``symmetrize_input`` uses (a + a^H) /
+    2. Without ``symmetrize_input``, only the triangle ``UPLO`` ("L", the default, or
+    "U") is read. The derivatives of eigenvectors are not finite if eigenvalues are
+    equal. Raises ShapeError unless ``a`` is square, ArgumentError for another ``UPLO``.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     array([1., 2.])
     """
     a = _hermitian("eigh", a, UPLO, symmetrize_input)
+    # The rows of the first result are conjugated eigenvectors: it is V^H.
     rows, values = apply(linalg_spectral.eigh, a)
     return EighResult(values, m.adjoint(rows))
 
@@ -118,16 +122,17 @@ def eigh(
 def eigvalsh(
     a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> Array:
-    """The ascending eigenvalues (..., n) of Hermitian ``a``; see ``eigh``."""
+    """Return the ascending eigenvalues (..., n) of Hermitian ``a``; see ``eigh``."""
     a = _hermitian("eigvalsh", a, UPLO, symmetrize_input)
     return apply(linalg_spectral.eigvalsh, a)
 
 
 def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> Array:
-    """``x`` with the triangle ``uplo`` as its lower triangle.
+    """Return square ``x`` prepared for a solver that reads the lower triangle.
 
-    If it is to ``symmetrize``, both triangles are averaged. Errors call the function
-    ``name``.
+    With ``symmetrize``, this is (x + x^H) / 2. Otherwise, the triangle ``uplo`` ("L",
+    "U" or None for "L") of x becomes the lower one. Raises ArgumentError, about the
+    function ``name``, for another ``uplo``.
     """
     if uplo not in (None, "L", "U"):
         raise ArgumentError(f"{name} takes UPLO 'L' or 'U', not {uplo!r}")
@@ -138,11 +143,12 @@ def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> A
 
 
 def eig(a: ArrayLike) -> EigResult:
-    """The eigenvalues w (..., n) and eigenvectors V (..., n, n) of ``a``, both complex.
+    """Return the complex eigenvalues and eigenvectors of ``a`` (..., n, n).
 
-    a V = V diag(w). The eigenvectors are the columns of V. Each vector has norm 1, and
-    its largest element is real. The derivatives of the vectors are not finite if
-    eigenvalues are equal.
+    a V = V diag(w). The eigenvalues are w (..., n), and the eigenvectors are the
+    columns of V (..., n, n). Each vector has norm 1, and its largest element is real.
+    The derivatives of the vectors are not finite if eigenvalues are equal. Raises
+    ShapeError unless ``a`` is square.
 
     >>> import numpy as np
     >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
@@ -152,12 +158,13 @@ def eig(a: ArrayLike) -> EigResult:
     if a.shape[-1] == 0:
         dtype = dtypes.complex_of(a.dtype)
         return EigResult(zeros(a.shape[:-1], dtype), zeros(a.shape, dtype))
+    # The primitive takes and returns column-major matrices: the transposes.
     rows, values = apply(linalg_spectral.eig, matrix_transpose(a))
     return EigResult(values, matrix_transpose(rows))
 
 
 def eigvals(a: ArrayLike) -> Array:
-    """The complex eigenvalues (..., n) of ``a`` (..., n, n)."""
+    """Return the complex eigenvalues (..., n) of ``a`` (..., n, n)."""
     a = m.square("eigvals", a)
     if a.shape[-1] == 0:
         return zeros(a.shape[:-1], dtypes.complex_of(a.dtype))
@@ -191,7 +198,7 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """The singular value decomposition of ``a`` (..., m, n): U, s and V^H.
+    """Return the singular value decomposition of ``a`` (..., m, n): U, s and V^H.
 
     a = U diag(s) V^H. U is (..., m, m), V^H is (..., n, n), and s (..., k) descends,
     with k = min(m, n). With ``full_matrices=False``, U is (..., m, k) and V^H is (...,
@@ -219,6 +226,7 @@ def svd(
         batch = a.shape[:-2]
         u, vh = (m.identities(zeros((*batch, n, n), a.dtype)) for n in (rows, columns))
         return SVDResult(u, zeros((*batch, 0), dtypes.real_of(a.dtype)), vh)
+    # The primitive takes and returns column-major matrices: the transposes.
     u, s, vh = apply(linalg_svd.svd, matrix_transpose(a), full=full_matrices)
     return SVDResult(matrix_transpose(u), s, matrix_transpose(vh))
 
@@ -226,9 +234,11 @@ def svd(
 def _singular_values_between(
     a: Array, full_matrices: bool, compute_uv: bool, between: tuple[int, int]
 ) -> Any:
-    """The singular values ``between`` two numbers, the largest is 0, and their vectors.
+    """Return some singular values of ``a``, and their vectors if ``compute_uv``.
 
-    Vectors are computed if ``compute_uv``. Raises ArgumentError for ``full_matrices``.
+    ``between`` is (first, end): the largest singular value has number 0, and ``end`` is
+    exclusive. Raises ArgumentError for ``full_matrices``, unless all values are asked
+    for.
     """
     chosen = slice(*between)
     if not compute_uv:
@@ -244,5 +254,5 @@ def _singular_values_between(
 
 
 def svdvals(a: ArrayLike) -> Array:
-    """The descending singular values (..., min(m, n)) of ``a`` (..., m, n)."""
+    """Return the descending singular values (..., min(m, n)) of ``a`` (..., m, n)."""
     return apply(linalg_svd.svdvals, m.matrix("svdvals", a))

@@ -29,15 +29,16 @@ Order = float | str | None
 
 
 def _inexact(name: str, x: ArrayLike) -> Array:
-    """``x`` in floating point, float16 and bfloat16 included.
+    """Convert ``x`` to an array of floating-point numbers.
 
-    Errors call the function ``name``.
+    float16 and bfloat16 stay. Errors call the function ``name``.
     """
     type = ops.type_of_operand(name, x)
     return m.as_array(x, ops.floating_dtype(type.dtype))
 
 
 def _squares(x: Array) -> Array:
+    """Return the squared absolute values of the elements of x."""
     return real(x * conj(x)) if x.dtype in dtypes.COMPLEX else x * x
 
 
@@ -49,10 +50,12 @@ def vector_norm(
     keepdims: bool = False,
     ord: float = 2,
 ) -> Array:
-    """The ``ord`` norm over ``axis``: sum(abs(x)**ord)**(1/ord).
+    """Return the ``ord`` norm over ``axis``: sum(abs(x)**ord)**(1/ord).
 
-    ``axis=None`` means all axes. Order infinity gives the largest absolute value, and
-    minus infinity the smallest. Order 0 counts the nonzero elements.
+    ``axis`` is an axis, several, or None for all. ``keepdims`` keeps them with extent
+    1. Order infinity gives the largest absolute value, and minus infinity the smallest.
+    Order 0 counts the nonzero elements. The result is real, and integers give floats.
+    Raises ArgumentError for an order that is text.
 
     >>> import numpy as np
     >>> vector_norm(np.array([3.0, -4.0])), vector_norm(np.array([3.0, -4.0]), ord=1)
@@ -63,45 +66,53 @@ def vector_norm(
     return _vector_norm(x, axes, keepdims, ord)
 
 
-def _largest(sizes: Array, **where_to: Any) -> Array:
-    """The largest of ``sizes``, which are absolute values; 0 for no elements."""
+def _largest(sizes: Array, **options: Any) -> Array:
+    """Return the largest of ``sizes``, which are absolute values; 0 for no elements.
+
+    ``options`` are the ``axis`` and ``keepdims`` of ``max``.
+    """
     initial = None if sizes.size else 0
-    return max(sizes, initial=initial, **where_to)
+    return max(sizes, initial=initial, **options)
 
 
 def _vector_norm(
     x: Array, axes: tuple[int, ...], keepdims: bool, order: float
 ) -> Array:
-    """The norm of vectors along ``axes``, of a number's ``order``."""
+    """Return the norm of x over ``axes``, of the number ``order``.
+
+    Raises ArgumentError for an order that is text.
+    """
     if isinstance(order, str):
         raise ArgumentError(
             f"the order of a vector's norm must be a number, not {order!r}",
             user_location(),
         )
-    where_to: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
+    options: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
     if order == 2:
-        return sqrt(sum(_squares(x), **where_to))
+        return sqrt(sum(_squares(x), **options))
     sizes = absolute(x)
     if order == math.inf:
-        return _largest(sizes, **where_to)
+        return _largest(sizes, **options)
     if order == -math.inf:
-        return min(sizes, **where_to)
+        return min(sizes, **options)
     if order == 0:
-        return sum(sizes != 0, dtype=sizes.dtype, **where_to)
+        return sum(sizes != 0, dtype=sizes.dtype, **options)
     if order == 1:
-        return sum(sizes, **where_to)
-    return power(sum(sizes**order, **where_to), 1.0 / order)
+        return sum(sizes, **options)
+    return power(sum(sizes**order, **options), 1.0 / order)
 
 
 def matrix_norm(
     x: ArrayLike, /, *, keepdims: bool = False, ord: Order = "fro"
 ) -> Array:
-    """The ``ord`` norm of the matrices x (..., m, n).
+    """Return the ``ord`` norm of the matrices x (..., m, n), with shape (...).
 
-    The orders are: ``"fro"`` is the root of the sum of squares, and ``"nuc"`` is the
-    sum of singular values. 2 and -2 are the largest and smallest singular value. 1 and
-    -1 are the largest and smallest absolute sum of a column. Infinity and minus
-    infinity are the same for rows.
+    The order "fro" is the root of the sum of squares, and "nuc" is the sum of singular
+    values. The orders 2 and -2 are the largest and smallest singular value. The orders
+    1 and -1 are the largest and smallest sum of the absolute values of a column.
+    Infinity and minus infinity are the same for rows. ``keepdims`` keeps the axes with
+    extent 1. The result is real. Raises ShapeError for fewer than two axes,
+    ArgumentError for another order.
 
     >>> import numpy as np
     >>> matrix_norm(np.diag([3.0, -4.0])), matrix_norm(np.diag([3.0, -4.0]), ord=2)
@@ -115,9 +126,10 @@ def matrix_norm(
 def _matrix_norm(
     x: Array, axes: tuple[int, int], keepdims: bool, order: Order
 ) -> Array:
-    """The norm of matrices along two ``axes``.
+    """Return the norm of the matrices in two ``axes`` of x.
 
-    ``order`` is "fro", "nuc", 1, -1, 2, -2, inf or -inf; ArgumentError for others.
+    ``order`` is "fro", "f" or None (the Frobenius norm), "nuc", 1, -1, 2, -2, inf or
+    -inf; ArgumentError for others.
     """
     ndim = len(x.shape)
     row, column = (ops.normalize_axis("matrix_norm", a, ndim) for a in axes)
@@ -130,11 +142,13 @@ def _matrix_norm(
         reduction = sum if order == "nuc" else _largest if order == 2 else min
         result = reduction(values, axis=-1)
     elif order in (1, -1, math.inf, -math.inf):
+        # Sum over the first of the two axes, then take the extremum over the second,
+        # whose number may be one less without the first axis.
         first, second = (row, column) if order in (1, -1) else (column, row)
         sums = sum(absolute(x), axis=first)
-        left = second - 1 if second > first else second
+        remaining = second - 1 if second > first else second
         positive = not isinstance(order, str) and order > 0
-        result = (_largest if positive else min)(sums, axis=left)
+        result = (_largest if positive else min)(sums, axis=remaining)
     else:
         raise ArgumentError(
             "the order of a matrix's norm must be 'fro', 'nuc', 1, -1, 2, -2, inf or "
@@ -150,11 +164,12 @@ def norm(
     axis: Axis = None,
     keepdims: bool = False,
 ) -> Array:
-    """The norm of vectors over one axis, or of matrices over two.
+    """Return the norm of vectors over one axis, or of matrices over two.
 
     Without ``axis``, x is a vector or a matrix. Without ``axis`` and ``ord``, the norm
     is the root of the sum of all squares. The orders are those of ``vector_norm`` and
-    ``matrix_norm``.
+    ``matrix_norm``. ``keepdims`` keeps the axes with extent 1. The result is real.
+    Raises ShapeError for other numbers of axes, ArgumentError for another order.
 
     >>> import numpy as np
     >>> norm(np.array([[3.0, 0.0], [0.0, 4.0]]))
@@ -179,10 +194,13 @@ def norm(
 
 
 def cond(x: ArrayLike, p: Order = None) -> Array:
-    """The condition number (...) of x: the norm of x times the norm of its inverse.
+    """Return the condition number (...) of x (..., m, n).
 
-    If p is None or 2, the number is the largest singular value divided by the smallest.
-    If p is -2, the number is the smallest divided by the largest.
+    It is the norm of x times the norm of its inverse, where ``p`` is the order of
+    ``matrix_norm``. If p is None or 2, the number is the largest singular value divided
+    by the smallest. If p is -2, the number is the smallest divided by the largest.
+    Singular matrices have an infinite condition number. Raises ShapeError if x is not
+    square and p is another order.
     """
     x = m.matrix("cond", x)
     if p in (None, 2, -2):
@@ -191,6 +209,7 @@ def cond(x: ArrayLike, p: Order = None) -> Array:
         return divide(small, large) if p == -2 else divide(large, small)
     m.check_square("cond", x.shape)
     value = multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
-    # Infinite for a singular matrix; NaN only for a matrix with NaN.
-    given = sum(absolute(x), axis=(-2, -1))
-    return where((value != value) & (given == given), math.inf, value)
+    # The inverse of a singular matrix may have NaN. The result is infinite then, and
+    # NaN only if x itself has NaN, and so its total. NaN is not equal to itself.
+    total = sum(absolute(x), axis=(-2, -1))
+    return where((value != value) & (total == total), math.inf, value)

@@ -30,12 +30,18 @@ from arrayfn.transforms.custom import stop_gradient
 
 
 def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
-    """The cross product of vectors of three elements along ``axis``."""
+    """Return the cross products of vectors of three elements along ``axis``.
+
+    The other axes broadcast. Raises ShapeError for other numbers of elements.
+    """
     return linear_algebra.cross(x, y, axis=axis)
 
 
 def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Multiply each element of x (n,) by each element of y (m,), giving (n, m)."""
+    """Multiply each element of x (n,) by each element of y (m,), giving (n, m).
+
+    Raises ShapeError for other ranks.
+    """
     for operand in (x, y):
         type = ops.type_of_operand("outer", operand)
         if type.ndim != 1:
@@ -48,22 +54,29 @@ def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Array:
-    """Diagonal ``offset`` of the matrices x (..., m, n), along the last axis."""
+    """Return diagonal ``offset`` of the matrices x (..., m, n), along the last axis.
+
+    A positive offset is above the main diagonal.
+    """
     return linear_algebra.diagonal(x, offset, -2, -1)
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
-    """The sum of diagonal ``offset`` of the matrices x (..., m, n)."""
+    """Return the sum of diagonal ``offset`` of the matrices x (..., m, n), shape (...).
+
+    ``dtype`` is that of ``sum``.
+    """
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
 def multi_dot(
     arrays: Sequence[ArrayLike], *, out: None = None, precision: str | None = None
 ) -> Array:
-    """The product of matrices, in the cheapest order.
+    """Return the product of matrices, multiplied in the cheapest order.
 
     The first may be a vector, which is a row. The last may be a vector, which is a
-    column. ``precision`` is as for ``matmul``.
+    column. The result lacks their axes. ``precision`` is as for ``matmul``. Raises
+    ArgumentError for fewer than two arrays, ShapeError for other ranks or extents.
 
     >>> import numpy as np
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
@@ -87,7 +100,7 @@ def multi_dot(
     splits = _best_splits(extents)
 
     def product(first: int, last: int) -> Array:
-        """The product of matrices ``first`` to ``last``, in the cheapest order."""
+        """Return the product of matrices ``first`` to ``last`` (inclusive)."""
         if first == last:
             return arrays[first]
         split = splits[first, last]
@@ -98,10 +111,11 @@ def multi_dot(
 
 
 def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each part of a chain of products (dynamic programming).
+    """Return where to split each part of a chain of products (dynamic programming).
 
-    Matrix k has shape ``extents[k]`` x ``extents[k + 1]``. The result has, for the pair
-    (first, last), the last matrix of the left part.
+    Matrix k has shape ``extents[k]`` x ``extents[k + 1]``. The result maps each pair
+    (first, last) to the last matrix of the left part. The cost of a product is its
+    number of multiplications.
     """
     count = len(extents) - 1
     costs = {(k, k): 0 for k in range(count)}
@@ -110,6 +124,7 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
         for first in range(count - length):
             last = first + length
             outside = extents[first] * extents[last + 1]
+            # The smallest (cost, split after k).
             costs[first, last], splits[first, last] = min(
                 (
                     costs[first, k] + costs[k + 1, last] + outside * extents[k + 1],
@@ -121,9 +136,9 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def matrix_power(a: ArrayLike, n: int) -> Array:
-    """The n-th power of ``a`` (..., m, m).
+    """Return the n-th power of ``a`` (..., m, m), in its dtype.
 
-    A negative n gives a power of the inverse.
+    A negative n gives a power of the inverse. Raises ShapeError unless ``a`` is square.
     """
     m.check_square("matrix_power", ops.type_of_operand("matrix_power", a).shape)
     n = ops.whole(n)
@@ -132,9 +147,10 @@ def matrix_power(a: ArrayLike, n: int) -> Array:
     return linear_algebra.matrix_power(a, n)
 
 
-# Coefficients of the numerator of the diagonal Pade approximant of order 13, and the
-# norm up to which it is exact to rounding: Higham, The scaling and squaring method for
-# the matrix exponential revisited (2005), table 2.3 and equation 2.8.
+# Coefficients of the numerators of the diagonal Pade approximants of order 13 (float64)
+# and 7 (float32), and the norms up to which they are exact to rounding, by bytes of a
+# real number: Higham, The scaling and squaring method for the matrix exponential
+# revisited (2005), table 2.3 and equation 2.8.
 _PADE = (
     64764752532480000.0,
     32382376266240000.0,
@@ -165,11 +181,13 @@ _PADE_7 = (
 
 
 def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
-    """The exponential (..., n, n) of the matrices A, by scaling and squaring.
+    """Return the exponential (..., n, n) of the matrices A, by scaling and squaring.
 
-    The result is NaN if the 1-norm of a matrix is too large for ``max_squarings``. With
-    the default, the limit is 3.5e5 in float64 and 2.6e5 in float32. Each further
-    squaring doubles the limit.
+    exp(A) = exp(A / 2**k)**(2**k), where k makes the norm of A / 2**k small enough for
+    a Pade approximant. The result is NaN if the 1-norm of a matrix is too large for
+    ``max_squarings``. With the default, the limit is 3.5e5 in float64 and 2.6e5 in
+    float32. Each further squaring doubles the limit. Integers give float64. Raises
+    ShapeError unless A is square.
 
     >>> import numpy as np
     >>> np.round(expm(np.array([[0.0, 1.0], [0.0, 0.0]])), 12)
@@ -189,7 +207,8 @@ def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
         max_squarings = int(np.clip(np.max(known, initial=0), 0, max_squarings))
         power = _squared(power, squarings, 0, max_squarings)
     else:
-        # Rounds of squarings; rounds that no matrix needs are skipped.
+        # Rounds of squarings: 0 to 1, 1 to 2, 2 to 4, 4 to 8 ... Rounds that no matrix
+        # needs are skipped.
         done = 0
         while done < max_squarings:
             stop = min(max(1, 2 * done), max_squarings)
@@ -200,10 +219,10 @@ def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
 
 
 def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
-    """``power``, squared ``squarings`` times, as far as the numbers go.
+    """Square each matrix of ``power``, in the steps ``start`` to ``stop`` (exclusive).
 
-    These are those from ``start`` to ``stop``; the number differs from matrix to
-    matrix.
+    ``squarings`` (...) is the total number of squarings of each matrix, from step 0 on.
+    So a matrix is squared in step k if its number is larger than k.
     """
     for k in range(start, stop):
         doubled = (squarings > k)[..., None, None]
@@ -217,15 +236,17 @@ def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
 def _squared_if(
     needed: Array, power: Array, squarings: Array, start: int, stop: int
 ) -> Array:
-    """``_squared`` if ``needed`` is 1; ``power`` itself if it is 0.
+    """Call ``_squared`` if ``needed`` (int32) is 1; return ``power`` if it is 0.
 
-    ``squarings``, ``start`` and ``stop`` are those of ``_squared``.
+    The other parameters are those of ``_squared``.
     """
 
     def kept(power: Array, squarings: Array) -> list[Array]:
+        """Return the matrices unchanged."""
         return [power]
 
     def squared(power: Array, squarings: Array) -> list[Array]:
+        """Square the matrices in the steps of this round."""
         return [_squared(power, squarings, start, stop)]
 
     types = [ArrayType(x.shape, x.dtype) for x in (power, squarings)]
@@ -237,9 +258,10 @@ def _squared_if(
 
 
 def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """The diagonal Pade approximant of exp(x) of a matrix ``x``.
+    """Return the diagonal Pade approximant of the exponential of matrices ``x``.
 
-    ``coefficients`` are those of its numerator.
+    ``coefficients`` are those of its numerator, even(x) + odd(x). The denominator is
+    even(x) - odd(x), with the even and odd powers of x.
     """
     unit = eye(x.shape[-1], dtype=x.dtype)
     square = matmul(x, x)

@@ -48,7 +48,7 @@ from arrayfn.transforms.custom import custom_jvp
 
 
 class SlogdetResult(NamedTuple):
-    """What ``slogdet`` returns."""
+    """The result of ``slogdet``: the sign, and the logarithm of the absolute value."""
 
     sign: Array
     logabsdet: Array
@@ -60,7 +60,8 @@ class SlogdetResult(NamedTuple):
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """Solve a x = b by LU factors, for ``a`` (..., n, n) and b (n,) or (..., n, k).
 
-    The leading axes broadcast.
+    The leading axes broadcast. x has the shape of b with these axes. Integers give
+    float64. Raises ShapeError if the shapes do not fit.
 
     >>> import numpy as np
     >>> solve(np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([3.0, 5.0]))
@@ -77,7 +78,11 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
-    """``solve(a, b)`` with equal leading axes; a vector ``b`` becomes a column."""
+    """Call ``solve(a, b)`` with equal leading axes of a and b.
+
+    A vector ``b`` becomes a column, and the result a vector again. Raises ShapeError,
+    about the function ``name``, if b has other rows than a has columns.
+    """
     is_vector = len(b.shape) == 1
     if is_vector:
         b = expand_dims(b, 1)
@@ -95,7 +100,9 @@ def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
 
 
 def inv(a: ArrayLike) -> Array:
-    """The inverse of ``a`` (..., n, n).
+    """Return the inverse of ``a`` (..., n, n), in its dtype; integers give float64.
+
+    Raises ShapeError unless ``a`` is square.
 
     >>> import numpy as np
     >>> inv(np.array([[0.0, 2.0], [1.0, 0.0]]))
@@ -108,9 +115,10 @@ def inv(a: ArrayLike) -> Array:
 
 @custom_jvp
 def _inv(x: Array) -> Array:
-    """The inverse by L^-T U^-T of the transposed matrix, with permuted rows.
+    """Return the inverse of regular matrices by LU factors.
 
-    Row-major x is the column-major transpose. U^-T is triangular; its zeros are not
+    The primitive reads row-major x as its transpose, so P x^T = L U, and x^-1 = P^T
+    L^-T U^-T. U^T is solved first, because U^-T is triangular: its zeros are not
     multiplied.
     """
     factors, _, permutation = apply(linalg_lu.lu, x)
@@ -123,14 +131,17 @@ def _inv(x: Array) -> Array:
 
 @_inv.defjvp
 def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Return the inverse y and its tangent -y dx y."""
     y = _inv(*primals)
     return y, negative(matmul(matmul(y, tangents[0]), y))
 
 
 def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
-    """Solve tensordot(a, x, b.ndim) = b for x.
+    """Solve tensordot(a, x, x.ndim) = b for x.
 
-    Before that, ``axes`` of ``a`` are moved to its end.
+    ``a`` has the axes of b, then those of x, and is square if each of the two groups is
+    merged. Before that, the ``axes`` of ``a`` are moved to its end. Raises ShapeError
+    for other shapes.
     """
     a, b = m.together("tensorsolve", a, b)
     if axes is not None:
@@ -147,7 +158,11 @@ def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -
 
 
 def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
-    """The inverse of ``a`` for ``tensordot`` over the first ``ind`` axes."""
+    """Return the inverse of ``a`` for ``tensordot`` over the first ``ind`` axes.
+
+    ``a`` has shape (*first, *rest), where both groups have equally many elements, and
+    the result has shape (*rest, *first). Raises ShapeError for other shapes.
+    """
     a = m.inexact("tensorinv", a)
     first, rest = a.shape[:ind], a.shape[ind:]
     if ind < 1 or math.prod(first) != math.prod(rest):
@@ -164,8 +179,13 @@ def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
 
 
 def _factors(x: Array) -> tuple[Array, Array, Array]:
-    """LU factors of ``x``, the permutation of rows, and its sign."""
+    """Return the LU factors of ``x``, the permutation of rows, and its sign.
+
+    L and U are in one matrix, as in ``lax.linalg.lu``. The sign is 1 or -1, in x's
+    dtype.
+    """
     by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
+    # Each real swap of rows changes the sign.
     swapped = pivots != arange(x.shape[-1], dtype=np.int32)
     odd = sum(swapped, axis=-1, dtype=np.int32) & np.int32(1)
     sign = (1 - 2 * odd).astype(x.dtype)
@@ -173,10 +193,11 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 
 
 def det(a: ArrayLike) -> Array:
-    """The determinant (...) of ``a`` (..., n, n).
+    """Return the determinant (...) of ``a`` (..., n, n), in its dtype.
 
-    The derivative is the matrix of cofactors, also for singular ``a``. For n > 3 the
-    second derivative is not defined if the rank is below n - 1.
+    Integers give float64. The derivative is the matrix of cofactors, also for singular
+    ``a``. For n > 3 the second derivative is not defined if the rank is below n - 1.
+    Raises ShapeError unless ``a`` is square.
 
     >>> import numpy as np
     >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
@@ -190,20 +211,21 @@ def det(a: ArrayLike) -> Array:
 
 @custom_jvp
 def _det(x: Array) -> Array:
+    """Return the determinant: the product of the pivots and the permutation's sign."""
     lu, _, sign = _factors(x)
     return multiply(sign, prod(diagonal(lu, 0, -2, -1), axis=-1))
 
 
 @_det.defjvp
 def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The value, and its derivative: the tangent times the cofactors."""
+    """Return the value and its tangent, the sum of the cofactors times t."""
     (x,), (t,) = primals, tangents
     cofactors = matrix_transpose(_adjugate(x))
     return _det(x), sum(cofactors * t, axis=(-2, -1))
 
 
 def _adjugate(x: Array) -> Array:
-    """The adjugate: det(x) inv(x) for regular x, and 0 for a rank below n - 1.
+    """Return the adjugate: det(x) inv(x) for regular x, and 0 for a rank below n - 1.
 
     Up to 3 rows it is computed by its polynomials, otherwise by LU factors, or by
     singular values if some matrix has a pivot of 0 before the last one.
@@ -223,9 +245,11 @@ def _adjugate(x: Array) -> Array:
     products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
 
     def by_factors(*operands: Array) -> list[Array]:
+        """Compute the adjugate from the LU factors."""
         return [_adjugate_of_factors(*operands[1:])]
 
     def by_singular_values(*operands: Array) -> list[Array]:
+        """Compute the adjugate from the singular value decomposition."""
         return [_adjugate_of_singular_values(operands[0])]
 
     operands = (x, lu, permutation, products)
@@ -234,26 +258,32 @@ def _adjugate(x: Array) -> Array:
         traced(branch, types, name=branch.__name__).program
         for branch in (by_factors, by_singular_values)
     )
+    # The second branch, if a pivot before the last one is 0.
     deficient = any(products[..., -2] == 0).astype(np.int32)
     return apply(cond, deficient, *operands, branches=branches)
 
 
 def _cross(a: Array, b: Array) -> Array:
-    """The cross product of vectors of three elements."""
+    """Return the cross products of vectors (..., 3)."""
 
     def product(i: int, j: int) -> Array:
+        """Return a_i b_j - a_j b_i."""
         return a[..., i] * b[..., j] - a[..., j] * b[..., i]
 
     return stack([product(1, 2), product(2, 0), product(0, 1)], -1)
 
 
 def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
-    """The adjugate by LU factors whose pivots, except the last, are not 0.
+    """Return the adjugate by LU factors whose pivots, except the last, are not 0.
 
-    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots. ``lu``
-    and ``permutation`` are those of ``_factors``; ``products`` are the running products
-    of the pivots, with the sign.
+    The adjugate is det(x) inv(x), computed without dividing by the last pivot, which
+    may be 0. ``lu`` and ``permutation`` are those of ``_factors``. ``products`` are the
+    running products of the pivots, with the sign of the permutation, so that the last
+    one is the determinant.
     """
+    # det(x) / (last pivot) is the product of the other pivots, products[-2]. So replace
+    # the last pivot by 1 / products[-2], and multiply only the other rows of the
+    # right-hand side by det(x).
     n = lu.shape[-1]
     corner = arange(n) == n - 1
     last = corner[:, None] & corner
@@ -267,9 +297,14 @@ def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Arra
 
 
 def _adjugate_of_singular_values(x: Array) -> Array:
-    """The adjugate of ``x``: the product of those of vh, the singular values, and u."""
+    """Return the adjugate of ``x`` by its singular value decomposition u diag(s) vh.
+
+    It is the product of the adjugates of vh, diag(s) and u. Those of unitary matrices
+    are their adjoints times their determinants.
+    """
     u, s, vh = svd(x)
     n = s.shape[-1]
+    # Row i has all singular values but number i. Its product is the adjugate's element.
     others = where(eye(n, dtype=bool), 1.0, s[..., None, :])
     factor = (
         prod(others, axis=-1).astype(x.dtype)
@@ -281,17 +316,20 @@ def _adjugate_of_singular_values(x: Array) -> Array:
 
 
 def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
+    """Solve a y = b for y with a triangle of ``a``; ``unit`` means a unit diagonal."""
     params = {"left": True, "transpose": False, "conjugate": False}
     return apply(triangular.triangular_solve, b, a, lower=lower, unit=unit, **params)
 
 
 @also_takes("method")
 def slogdet(a: ArrayLike) -> SlogdetResult:
-    """The sign and the logarithm of the absolute determinant of ``a`` (..., n, n).
+    """Return the sign and the logarithm of the absolute determinant of ``a``.
 
-    ``det(a) == sign * exp(logabsdet)``. For complex matrices the sign has norm 1. For
-    singular matrices the sign is 0 and the logarithm is -inf. Their derivative needs
-    the inverse, so it is infinite or NaN.
+    ``a`` is (..., n, n), and both results are (...). ``det(a) == sign *
+    exp(logabsdet)``. For complex matrices the sign has absolute value 1. For singular
+    matrices the sign is 0 and the logarithm is -inf. Their derivative needs the
+    inverse, so it is infinite or NaN. Integers give float64. Raises ShapeError unless
+    ``a`` is square.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign
@@ -303,10 +341,11 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 
 @custom_jvp
 def _slogdet(x: Array) -> tuple[Array, Array]:
-    """The sign (or phase) of the determinant, and the logarithm of its size."""
+    """Return the sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
     pivots = diagonal(lu, 0, -2, -1)
     sizes = absolute(pivots)
+    # The sign (or phase) of each pivot, which is 0 for a pivot of 0.
     directions = pivots / where(sizes == 0, 1, sizes).astype(x.dtype)
     return multiply(sign, prod(directions, axis=-1)), sum(log(sizes), axis=-1)
 
@@ -315,7 +354,11 @@ def _slogdet(x: Array) -> tuple[Array, Array]:
 def _slogdet_jvp(
     primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The trace of the inverse times the tangent."""
+    """Return the values and their tangents, by ``rate``, the trace of inv(x) t.
+
+    The logarithm changes by the real part of ``rate``. The sign of a complex
+    determinant turns by the imaginary part.
+    """
     (x,), (t,) = primals, tangents
     sign, logabsdet = _slogdet(x)
     rate = trace(solve(x, t), 0, -2, -1)
@@ -335,10 +378,12 @@ def pinv(
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
+    """Return the Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
 
     Singular values up to ``rtol`` (or ``rcond``) times the largest one count as 0. The
     default of ``rtol`` is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
+    Integers give float64. Raises ShapeError for fewer than two axes, ArgumentError if
+    both ``rcond`` and ``rtol`` are given.
     """
     if rcond is not None and rtol is not None:
         raise ArgumentError("pinv takes rcond or rtol, not both", user_location())
@@ -349,7 +394,7 @@ def pinv(
 
 
 def _relative_spacing(x: Array) -> float:
-    """The precision of x's dtype times its longer extent: NumPy's default tolerance."""
+    """Return NumPy's default tolerance: machine epsilon times the longer extent."""
     spacing = float(np.finfo(dtypes.real_of(x.dtype)).eps)
     _, extent = sorted(x.shape[-2:])
     return spacing * extent
@@ -357,7 +402,10 @@ def _relative_spacing(x: Array) -> float:
 
 @custom_jvp
 def _pinv(x: Array, rcond: Array) -> Array:
-    """The pseudo-inverse, without singular values below ``rcond`` of the largest."""
+    """Return the pseudo-inverse V diag(1 / s) U^H of x.
+
+    1 / s is 0 for singular values s up to ``rcond`` (...) times the largest.
+    """
     if 0 in x.shape[-2:]:
         return m.adjoint(x)
     u, s, vh = svd(x, full_matrices=False)
@@ -369,9 +417,10 @@ def _pinv(x: Array, rcond: Array) -> Array:
 def _pinv_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Golub and Pereyra, The differentiation of pseudo-inverses (1973), equation 4.12.
+    """Return the pseudo-inverse and its tangent.
 
-    It holds for constant rank, also if singular values are equal.
+    The formula is Golub and Pereyra, The differentiation of pseudo-inverses (1973),
+    equation 4.12. It holds for constant rank, also if singular values are equal.
     """
     x, t = primals[0], tangents[0]
     p = _pinv(*primals)
@@ -383,10 +432,10 @@ def _pinv_jvp(
 
 
 def _inverse_singular_values(s: Array, rcond: Array) -> Array:
-    """1 / s, and 0 for s up to ``rcond`` times the largest."""
+    """Return 1 / s, but 0 for s up to ``rcond`` times the largest."""
     threshold = rcond[..., None] * s[..., :1]
-    kept = s > threshold
-    return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
+    counts = s > threshold
+    return where(counts, 1.0 / where(counts, s, 1.0), 0.0)
 
 
 @also_takes(M="A")
@@ -397,11 +446,12 @@ def matrix_rank(
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The number of singular values (..., min(m, n)) of A greater than ``tol``.
+    """Return the number (...) of singular values of A (..., m, n) greater than ``tol``.
 
-    By default, ``tol`` is ``rtol`` times the largest singular value, and ``rtol`` is
-    max(m, n) machine epsilons. For an array with fewer than two axes, the rank is 1 if
-    any element is not 0, and otherwise 0.
+    The result is int64. By default, ``tol`` is ``rtol`` times the largest singular
+    value, and ``rtol`` is max(m, n) machine epsilons. For an array with fewer than two
+    axes, the rank is 1 if any element is not 0, and otherwise 0. ``hermitian`` has no
+    effect. Raises ArgumentError if both ``tol`` and ``rtol`` are given.
     """
     if tol is not None and rtol is not None:
         raise ArgumentError("matrix_rank takes tol or rtol, not both", user_location())
@@ -427,12 +477,13 @@ def lstsq(
 ) -> tuple[Array, Array, Array, Array]:
     """Find the x (..., n, k) of smallest norm that minimises |a x - b|.
 
-    ``a`` is (..., m, n), and b is (m,) or (..., m, k). The leading axes broadcast. The
-    other results are the squared residuals (..., k), and the rank (...) and singular
-    values of ``a``. Singular values up to ``rcond`` times the largest one count as 0.
-    The default of ``rcond`` is max(m, n) machine epsilons. With ``numpy_resid``, the
+    Returns x, the squared residuals (..., k), the rank (...) and the singular values of
+    ``a``. ``a`` is (..., m, n), and b is (m,) or (..., m, k). The leading axes
+    broadcast. Singular values up to ``rcond`` times the largest one count as 0. The
+    default of ``rcond`` is max(m, n) machine epsilons. With ``numpy_resid``, the
     residuals are as in NumPy: they have shape (0,) if the rank is less than n or m is
-    at most n. This needs the value of the rank.
+    at most n. This needs the value of the rank. Integers give float64. Raises
+    ShapeError if the shapes do not fit.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])
@@ -460,8 +511,8 @@ def lstsq(
     rest = matmul(a, x) - sides
     distances = sum(real(rest * conj(rest)), axis=-2)
     if numpy_resid:
-        found = known("lstsq", rank, "Leave out numpy_resid")
+        known_rank = known("lstsq", rank, "Leave out numpy_resid")
         rows, columns = a.shape[-2:]
-        if rows <= columns or (found < columns).any():
+        if rows <= columns or (known_rank < columns).any():
             distances = ops.full(0, (0,), distances.dtype)
     return (x[..., 0] if is_vector else x), distances, rank, s
