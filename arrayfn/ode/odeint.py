@@ -49,9 +49,16 @@ def odeint(
     structure = tree.structure(y0)
 
     def slope(t: Any, y: Any, *args: Any) -> Any:
-        """The derivative in y0's structure, whose elements it has in order."""
-        made = func(y, t, *args)
-        return made if tree.structure(made) == structure else _like(made, y)
+        """Return the derivative in y0's structure.
+
+        The function may return another structure with as many elements.
+        """
+        derivative = func(y, t, *args)
+        return (
+            derivative
+            if tree.structure(derivative) == structure
+            else _like(derivative, y)
+        )
 
     return solve(
         slope,
@@ -68,6 +75,6 @@ def odeint(
 
 
 def _like(given: Any, y: Any) -> Any:
-    """The elements of the pytree ``given`` as a pytree like ``y``."""
-    vector, back = ravel_pytree(y)
-    return back(anp.astype(ravel_pytree(given)[0], vector.dtype))
+    """Put the elements of the pytree ``given`` into a pytree like ``y``."""
+    vector, unravel = ravel_pytree(y)
+    return unravel(anp.astype(ravel_pytree(given)[0], vector.dtype))
