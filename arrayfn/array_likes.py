@@ -136,7 +136,7 @@ def host_array(received: dlpack.Received) -> Array:
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a row-major array of ``shape``."""
+    """Return the strides, in elements, of a row-major array of ``shape``."""
     steps: list[int] = []
     step = 1
     for extent in reversed(shape):

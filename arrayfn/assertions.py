@@ -128,6 +128,7 @@ class _Field:
     """
 
     def __init__(self, name: str) -> None:
+        """Create the placeholder of the field ``name``, such as "1.shape"."""
         self.name = name
 
     def __getattr__(self, name: str) -> _Field:

@@ -216,9 +216,9 @@ def compute_dtype(dtype: DType) -> DType:
 
 
 def is_python_scalar(value: object) -> bool:
-    """Whether ``value`` is a Python bool, int, float or complex, and no NumPy scalar.
+    """Return whether ``value`` is a Python bool, int, float or complex.
 
-    Instances of subclasses, such as ``IntEnum``, count.
+    Instances of subclasses, such as ``IntEnum``, count, but NumPy's scalars do not.
     """
     return type(value) in _WEAK_DTYPES or (
         isinstance(value, (int, float, complex)) and not isinstance(value, np.generic)

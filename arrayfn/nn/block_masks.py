@@ -101,7 +101,7 @@ def create_block_mask(
     KV_LEN: int,
     BLOCK_SIZE: int | tuple[int, int] = 128,
 ) -> BlockMask:
-    """The BlockMask of ``mask_mod`` for queries and keys of these lengths.
+    """Return the BlockMask of ``mask_mod`` for queries and keys of these lengths.
 
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. Give None for B or H if the mask does not

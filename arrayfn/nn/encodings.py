@@ -98,7 +98,7 @@ def rope(
 
 @operator(name="nn.embedding", static_argnames=(), inline=True)
 def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
-    """The rows of ``table`` [V, ...] at integer ``indices``.
+    """Return the rows of ``table`` [V, ...] at integer ``indices``.
 
     The result is [*indices.shape, ...]. The derivative with respect to the table adds
     up the cotangents of equal indices. Indices outside the table are handled as

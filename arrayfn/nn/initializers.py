@@ -224,7 +224,7 @@ def orthogonal(
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        """A random matrix with orthonormal rows or columns, times ``scale``."""
+        """Draw a random matrix with orthonormal rows or columns, times ``scale``."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("orthogonal", shape)
         if len(wanted) < 2:

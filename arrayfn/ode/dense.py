@@ -81,7 +81,7 @@ class Dense:
         return mapped(times)
 
     def tree_flatten(self) -> tuple[tuple[Recorded], Any]:
-        """The steps as children, and the method and the form of y as metadata."""
+        """Return the steps as children, and method and form of y as metadata."""
         return (self.steps,), (self.method, self.form)
 
     @classmethod

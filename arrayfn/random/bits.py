@@ -144,7 +144,7 @@ _compiled_bits = jit(_bits, static_argnums=(1, 2))
 
 
 def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Uniform random bits, as unsigned integers (uint64 by default).
+    """Return uniform random bits, as unsigned integers (uint64 by default).
 
     >>> from arrayfn import random
     >>> hex(random.bits(random.key(0), dtype=np.uint32))
@@ -179,9 +179,10 @@ def uniform(
     minval: ArrayLike = 0.0,
     maxval: ArrayLike = 1.0,
 ) -> Array:
-    """Uniform numbers in [minval, maxval), of a floating-point ``dtype`` (float64).
+    """Return uniform random numbers in [minval, maxval), float64 by default.
 
-    ``minval`` and ``maxval`` broadcast to ``shape``. Rounding may give ``maxval``.
+    ``dtype`` is a floating-point type. ``minval`` and ``maxval`` broadcast to
+    ``shape``. Rounding may give ``maxval``.
 
     >>> from arrayfn import random
     >>> random.uniform(random.key(0), (2,), np.float32)
@@ -217,7 +218,7 @@ def randint(
     maxval: ArrayLike,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Uniform integers (int64) in [minval, maxval).
+    """Return uniform random integers (int64 by default) in [minval, maxval).
 
     Where this interval is empty, the result is ``minval``. ``minval`` and ``maxval``
     broadcast to ``shape`` and are clamped to the range of ``dtype``. Small numbers are

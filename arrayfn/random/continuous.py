@@ -59,7 +59,7 @@ def _shaped(sample: Array, shape: Shape, dtype: DType) -> Array:
 
 
 def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Standard normal numbers.
+    """Return standard normal random numbers of ``shape``.
 
     The inverse normal distribution function makes these numbers from uniform ones.
     ``dtype`` is a real or complex floating-point type. Each part of a complex number
@@ -115,7 +115,7 @@ def truncated_normal(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Standard normal numbers truncated to (lower, upper), without the bounds.
+    """Return standard normal random numbers in (lower, upper), without the bounds.
 
     The bounds broadcast to ``shape``, which is by default their common shape.
 

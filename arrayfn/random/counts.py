@@ -34,10 +34,10 @@ _HARMLESS_MEAN = 100.0  # replaces the mean of elements that rejection skips
 def poisson(
     key: AnyKey, lam: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Poisson numbers (int64) with mean ``lam``.
+    """Return Poisson random numbers (int64) with mean ``lam``.
 
-    A negative or NaN ``lam`` gives -1. An infinite ``lam`` or an overflow gives the
-    largest integer.
+    ``lam`` broadcasts to ``shape``, which is by default its shape. A negative or NaN
+    ``lam`` gives -1. An infinite ``lam`` or an overflow gives the largest integer.
 
     >>> from arrayfn import random
     >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
@@ -149,7 +149,7 @@ def binomial(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The number of successes (float64) in ``n`` trials of probability ``p``.
+    """Return the number of successes (float64) in ``n`` trials of probability ``p``.
 
     ``n`` is rounded down. The result is NaN if n is negative or p is not in [0, 1].
 

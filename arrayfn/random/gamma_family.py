@@ -27,10 +27,11 @@ from arrayfn.transforms.custom import custom_jvp
 def gamma(
     key: AnyKey, a: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Numbers with density proportional to x**(a - 1) exp(-x), for positive ``a``.
+    """Return gamma-distributed random numbers of shape ``a`` > 0 and scale 1.
 
-    ``a`` broadcasts to ``shape``, which is by default the shape of ``a``. For very
-    small ``a``, samples underflow, so use ``loggamma``.
+    Their density is proportional to x**(a - 1) exp(-x). ``a`` broadcasts to ``shape``,
+    which is by default the shape of ``a``. For very small ``a``, samples underflow, so
+    use ``loggamma``.
 
     >>> from arrayfn import random
     >>> round(float(random.gamma(random.key(0), 3.0, (1000,)).mean()))

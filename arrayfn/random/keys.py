@@ -37,7 +37,9 @@ def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
 
 
 def key_dtype(impl_spec: Any = None) -> Any:
-    """The dtype of keys; there is only one.
+    """Return the dtype of keys; there is only one.
+
+    Raises ArgumentError for a generator other than Threefry.
 
     >>> key_dtype() == key(7).dtype
     True
@@ -94,7 +96,7 @@ def _check_impl(name: str, impl: Any) -> None:
 def wrap_key_data(
     key_bits_array: ArrayLike, *, impl: Any = None, dtype: Any = None
 ) -> Key:
-    """The keys whose words are ``key_bits_array``, uint32[..., 2].
+    """Return the keys whose words are ``key_bits_array``, uint32[..., 2].
 
     Raises DTypeError or ShapeError for other arrays.
 
@@ -116,7 +118,7 @@ def wrap_key_data(
 
 
 def key_data(keys: Key | ArrayLike) -> Array:
-    """The words of ``keys``, uint32[..., 2].
+    """Return the words of ``keys``, uint32[..., 2].
 
     >>> key_data(key(7))
     array([0, 7], dtype=uint32)
@@ -125,7 +127,7 @@ def key_data(keys: Key | ArrayLike) -> Array:
 
 
 def key_impl(keys: Key | ArrayLike) -> str:
-    """The name of the generator of ``keys``, which is always the same.
+    """Return the name of the generator of ``keys``, which is always the same.
 
     >>> key_impl(key(7))
     'threefry2x32'

@@ -41,14 +41,16 @@ def dct(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete cosine transform along ``axis``.
+    """Return the discrete cosine transform of x along ``axis``.
 
     The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
     scales the transform. "backward" or None gives 2 sum x cos, and "ortho" makes the
     transform orthogonal. With "forward", this transform has the factor that the inverse
     has otherwise. ``orthogonalize`` scales the first element (and the last, for type 1)
     as an orthogonal transform does. It is true by default for "ortho". ``overwrite_x``
-    and ``workers`` have no effect.
+    and ``workers`` have no effect. The dtype is float32 for float32 and 16-bit numbers,
+    else float64, and the real and imaginary parts of complex x are transformed
+    separately.
 
     >>> import numpy as np
     >>> np.round(dct(np.array([1.0, 2.0, 4.0])), 6)
@@ -67,7 +69,7 @@ def idct(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dct`` with the same arguments."""
+    """Return the inverse transform of ``dct`` with the same arguments."""
     return _transform("idct", x, type, n, axis, norm, orthogonalize, inverse=True)
 
 
@@ -98,7 +100,7 @@ def idctn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dctn`` with the same arguments."""
+    """Return the inverse transform of ``dctn`` with the same arguments."""
     return _over("idctn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 
@@ -112,14 +114,14 @@ def dst(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete sine transform along ``axis``.
+    """Return the discrete sine transform of x along ``axis``.
 
     The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
     scales the transform. "backward" or None gives 2 sum x sin, and "ortho" makes the
     transform orthogonal. With "forward", this transform has the factor that the inverse
     has otherwise. ``orthogonalize`` scales the last element of types 2 and 3 as an
     orthogonal transform does. It is true by default for "ortho". ``overwrite_x`` and
-    ``workers`` have no effect.
+    ``workers`` have no effect. The dtypes are those of ``dct``.
 
     >>> import numpy as np
     >>> np.round(dst(np.array([1.0, 2.0, 4.0])), 6)
@@ -138,7 +140,7 @@ def idst(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dst`` with the same arguments."""
+    """Return the inverse transform of ``dst`` with the same arguments."""
     return _transform("idst", x, type, n, axis, norm, orthogonalize, inverse=True)
 
 
@@ -169,7 +171,7 @@ def idstn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dstn`` with the same arguments."""
+    """Return the inverse transform of ``dstn`` with the same arguments."""
     return _over("idstn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 

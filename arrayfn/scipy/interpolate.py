@@ -45,6 +45,7 @@ class RegularGridInterpolator:
         bounds_error: bool = False,
         fill_value: float | None = float("nan"),
     ) -> None:
+        """Check and keep the grid and the values; integers become float64."""
         if method not in ("linear", "nearest"):
             raise ArgumentError(
                 f"RegularGridInterpolator has the methods 'linear' and 'nearest', not "

@@ -566,6 +566,7 @@ def _method(name: str) -> Callable[[SparseArray], SparseArray]:
     """Return a method that applies NumPy's function ``name`` to each entry."""
 
     def method(self: SparseArray) -> SparseArray:
+        """Apply the function to each entry."""
         return self.map(getattr(anp, name))
 
     method.__name__ = name

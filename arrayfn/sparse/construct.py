@@ -58,7 +58,7 @@ def diags_array(
     format: str = "csr",
     dtype: Any = None,
 ) -> Any:
-    """The matrix with these diagonals.
+    """Return a sparse matrix with the given ``diagonals`` and zeros elsewhere.
 
     Args:
         diagonals: a vector for each offset, as long as its diagonal or of length 1. A

@@ -50,6 +50,7 @@ class Factors:
     """
 
     def __init__(self, kept: int = _KEPT) -> None:
+        """Create an empty cache for the last ``kept`` matrices."""
         self.computed = 0
         self._kept: deque[_Factored] = deque(maxlen=kept)
         self._lock = threading.Lock()

@@ -39,10 +39,10 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """The factor U with a = U^H U, or L with a = L L^H for ``lower``.
+    """Return the Cholesky factor U with a = U^H U, or with ``lower`` L with a = L L^H.
 
-    ``a`` must be Hermitian. Its lower triangle is read with ``lower``, otherwise the
-    upper one.
+    ``a`` (..., n, n) must be Hermitian. Its lower triangle is read with ``lower``,
+    otherwise the upper one.
 
     >>> cholesky(np.array([[4.0, 2.0], [7.0, 5.0]]))
     array([[2., 1.],
@@ -58,7 +58,7 @@ def cho_factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, bool]:
-    """The pair of the factor ``cholesky(a, lower)`` and ``lower``.
+    """Return the pair of the factor ``cholesky(a, lower)`` and ``lower``.
 
     The other triangle of the factor has zeros.
     """
@@ -364,12 +364,13 @@ def eigh(
     *,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """The ascending eigenvalues and the eigenvectors of Hermitian ``a``.
+    """Return the ascending eigenvalues and the eigenvectors of Hermitian ``a``.
 
     With b, the eigenvalues w and eigenvectors v solve a v = w b v. b must be positive
     definite, and its Cholesky factor reduces the problem to one without b. The lower
     triangles are read with ``lower``, otherwise the upper ones. ``subset_by_index`` has
-    the first and the last index (inclusive) of the eigenvalues to return.
+    the first and the last index (inclusive) of the eigenvalues to return. With
+    ``eigvals_only``, return no eigenvectors.
     """
     result = _eigh(a, b, lower, eigvals_only)
     if subset_by_index is None:
@@ -426,11 +427,13 @@ def eigh_tridiagonal(
     select: str = "a",
     select_range: tuple[int, int] | None = None,
 ) -> Any:
-    """The ascending eigenvalues and the eigenvectors of a real tridiagonal matrix.
+    """Return the ascending eigenvalues and the eigenvectors of a tridiagonal matrix.
 
-    d (n,) is its diagonal, and e (n - 1,) is both its subdiagonal and its
-    superdiagonal. With ``select="i"``, ``select_range`` has the first and the last
-    index (inclusive) of the eigenvalues to return.
+    The matrix is real. d (n,) is its diagonal, and e (n - 1,) is both its subdiagonal
+    and its superdiagonal. With ``select="i"``, ``select_range`` has the first and the
+    last index (inclusive) of the eigenvalues to return. With ``eigvals_only``, return
+    no eigenvectors. Raises ShapeError for other shapes, and ArgumentError for another
+    ``select``.
 
     >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
     >>> eigh_tridiagonal(d, e, eigvals_only=True)

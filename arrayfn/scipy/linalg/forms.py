@@ -72,7 +72,7 @@ def _joined(name: str, *parts: Array) -> Array:
 
 
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, first row r, and equal elements on diagonals.
+    """Return the matrix with first column c, first row r, and equal diagonals.
 
     r is conj(c) by default, and its first element is ignored. c is (..., m), and r is
     (..., n). The leading axes broadcast.
@@ -92,7 +92,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, last row r, and equal elements on antidiagonals.
+    """Return the matrix with first column c, last row r, and equal antidiagonals.
 
     r is zero by default. c is (..., m), and r is (..., n). The leading axes broadcast
     (in SciPy from 1.19 on).
@@ -114,7 +114,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def circulant(c: ArrayLike) -> Array:
-    """The matrix whose column k is c shifted cyclically by k rows.
+    """Return the matrix whose column k is c (..., n) shifted cyclically by k rows.
 
     >>> circulant(np.array([1, 2, 3]))
     array([[1, 3, 2],
@@ -146,9 +146,10 @@ def companion(a: ArrayLike) -> Array:
 
 
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
-    """The Leslie matrix of fecundities f (n,) and survivals s (n - 1,).
+    """Return the Leslie matrix of fecundities f (n,) and survivals s (n - 1,).
 
-    f is the first row, and s is the subdiagonal.
+    f is the first row, and s is the subdiagonal. Leading axes broadcast. Raises
+    ShapeError for other lengths.
     """
     first, below = vectors("leslie", f), vectors("leslie", s)
     n = first.shape[-1]
@@ -168,7 +169,7 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
 
 
 def hilbert(n: int) -> Array:
-    """The matrix with 1 / (i + j + 1) at [i, j]."""
+    """Return the Hilbert matrix (n, n), which has 1 / (i + j + 1) at [i, j]."""
     places = np.arange(n)
     return 1.0 / (places[:, None] + places + 1.0)
 

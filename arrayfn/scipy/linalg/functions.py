@@ -133,7 +133,7 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
 
 
 def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
-    """The complex principal square root of A (..., n, n).
+    """Return the complex principal square root of A (..., n, n).
 
     A must have no negative real eigenvalues (Bjorck and Hammarling, A Schur method for
     the square root of a matrix, 1983). The root is NaN for a singular matrix without a

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def fiedler(a: ArrayLike) -> Array:
-    """The matrix of the distances |a_i - a_j|, of a (..., n)."""
+    """Return the matrix of the distances |a_i - a_j|, for a (..., n)."""
     a = vectors("fiedler", a, 0)
     return absolute(subtract(a[..., :, None], a[..., None, :]))
 

@@ -80,6 +80,7 @@ class _Segments:
         noverlap: int | None,
         nfft: int | None,
     ) -> None:
+        """Fill in defaults, and check that window, overlap and transforms fit."""
         if nperseg is None:
             nperseg = 256 if isinstance(window, str) else len(window)
         if isinstance(window, str):

@@ -74,7 +74,10 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_quat(cls, quat: ArrayLike, *, scalar_first: bool = False) -> Rotation:
-        """The rotation of nonzero quaternions (..., 4), the scalar last (or first)."""
+        """Return the rotation of nonzero quaternions (..., 4), with the scalar last.
+
+        With ``scalar_first`` the scalar is first. The quaternions are normalised.
+        """
         value = _floats_of_length(quat, 4, "Rotation.from_quat")
         if scalar_first:
             value = anp.roll(value, -1, axis=-1)

@@ -29,11 +29,11 @@ _SCALE_OF_LOG = 1.1229189671337703
 
 @quiet
 def j0(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 0; it is even in x.
+    """Return J0(x), the Bessel function of the first kind of order 0.
 
-    Up to x = 8 the relative error is below 1e-15, also near zeros. Beyond 8 the error
-    is below 5e-16 times the size of the oscillation, sqrt(2 / (pi x)). The function is
-    0 at infinity, where SciPy gives NaN.
+    It is even in x. Up to x = 8 the relative error is below 1e-15, also near zeros.
+    Beyond 8 the error is below 5e-16 times the size of the oscillation, sqrt(2 / (pi
+    x)). The function is 0 at infinity, where SciPy gives NaN.
     """
     (x,), dtype = in_float64("j0", x)
     return ops.convert(_j0(x), dtype)
@@ -41,9 +41,9 @@ def j0(x: ArrayLike) -> Array:
 
 @quiet
 def j1(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 1; it is odd in x.
+    """Return J1(x), the Bessel function of the first kind of order 1.
 
-    Errors are those of ``j0``.
+    It is odd in x. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("j1", x)
     return ops.convert(_j1(x), dtype)
@@ -51,9 +51,9 @@ def j1(x: ArrayLike) -> Array:
 
 @quiet
 def y0(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 0, for x >= 0; NaN for x < 0.
+    """Return Y0(x), the Bessel function of the second kind of order 0.
 
-    Errors are those of ``j0``.
+    It is NaN for x < 0. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("y0", x)
     return ops.convert(_y0(x), dtype)
@@ -61,9 +61,9 @@ def y0(x: ArrayLike) -> Array:
 
 @quiet
 def y1(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 1, for x >= 0; NaN for x < 0.
+    """Return Y1(x), the Bessel function of the second kind of order 1.
 
-    Errors are those of ``j0``.
+    It is NaN for x < 0. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("y1", x)
     return ops.convert(_y1(x), dtype)
@@ -71,7 +71,7 @@ def y1(x: ArrayLike) -> Array:
 
 @quiet
 def yn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of integer order n, for x >= 0.
+    """Return the Bessel function of the second kind of integer order n, for x >= 0.
 
     The method is the recurrence from Y0 and Y1, which is stable upwards (DLMF 10.6.1).
     A fractional n is truncated. The function cannot be differentiated with respect to
@@ -83,7 +83,7 @@ def yn(n: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def k0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the second kind of order 0, for x >= 0.
+    """Return the modified Bessel function of the second kind of order 0, for x >= 0.
 
     The relative error is below 1e-15, also for ``k0e``, ``k1`` and ``k1e``.
     """
@@ -208,14 +208,14 @@ def _j1(x: Array) -> Array:
 
 @_j0.defjvp
 def _j0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: -j1(x) (DLMF 10.6.3)."""
+    """Return J0(x) and its derivative, -J1(x) (DLMF 10.6.3)."""
     (x,), (dx,) = primals, tangents
     return _j0(x), -_j1(x) * dx
 
 
 @_j1.defjvp
 def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: j0(x) - j1(x) / x (DLMF 10.6.2)."""
+    """Return J1(x) and its derivative, J0(x) - J1(x) / x (DLMF 10.6.2)."""
     (x,), (dx,) = primals, tangents
     value = _j1(x)
     far = anp.abs(x) > 4.0
@@ -284,14 +284,14 @@ def _y1(x: Array) -> Array:
 
 @_y0.defjvp
 def _y0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: -y1(x) (DLMF 10.6.3)."""
+    """Return Y0(x) and its derivative, -Y1(x) (DLMF 10.6.3)."""
     (x,), (dx,) = primals, tangents
     return _y0(x), -_y1(x) * dx
 
 
 @_y1.defjvp
 def _y1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: y0(x) - y1(x) / x (DLMF 10.6.2)."""
+    """Return Y1(x) and its derivative, Y0(x) - Y1(x) / x (DLMF 10.6.2)."""
     (x,), (dx,) = primals, tangents
     value = _y1(x)
     return value, (_y0(x) - value / x) * dx
@@ -326,7 +326,10 @@ def _yn(n: Array, x: Array) -> Array:
 
 @_yn.defjvp
 def _yn_jvp(n: Array, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: half of Y(n - 1) - Y(n + 1) (DLMF 10.6.1)."""
+    """Return Y of order n and its derivative by x.
+
+    It is (Y(n - 1) - Y(n + 1)) / 2 (DLMF 10.6.1). The order has no derivative.
+    """
     (x,), (dx,) = primals, tangents
     return _yn(n, x), 0.5 * (_yn(n - 1.0, x) - _yn(n + 1.0, x)) * dx
 

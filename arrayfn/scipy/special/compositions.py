@@ -90,13 +90,16 @@ def _sine(quarters: Array, rest: Array) -> Array:
 
 
 def sindg(x: ArrayLike) -> Array:
-    """The sine of ``x`` degrees, exact at multiples of 90."""
+    """Return the sine of ``x`` degrees, exact at multiples of 90."""
     (x,), dtype = in_float64("sindg", x)
     return ops.convert(_sine(*_quarters(x)), dtype)
 
 
 def cosdg(x: ArrayLike) -> Array:
-    """The cosine of ``x`` degrees, exact at multiples of 90."""
+    """Return the cosine of ``x`` degrees, exact at multiples of 90.
+
+    It is the sine of one quarter circle more.
+    """
     (x,), dtype = in_float64("cosdg", x)
     quarters, rest = _quarters(x)
     return ops.convert(_sine(anp.remainder(quarters + 1.0, 4.0), rest), dtype)
@@ -114,7 +117,7 @@ def _tangents(rest: Array) -> tuple[Array, Array]:
 
 @quiet
 def tandg(x: ArrayLike) -> Array:
-    """The tangent of ``x`` degrees; it is infinite at odd multiples of 90."""
+    """Return the tangent of ``x`` degrees; it is infinite at odd multiples of 90."""
     (x,), dtype = in_float64("tandg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
@@ -126,7 +129,7 @@ def tandg(x: ArrayLike) -> Array:
 
 @quiet
 def cotdg(x: ArrayLike) -> Array:
-    """The cotangent of ``x`` degrees; it is infinite at multiples of 180."""
+    """Return the cotangent of ``x`` degrees; it is infinite at multiples of 180."""
     (x,), dtype = in_float64("cotdg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
@@ -175,7 +178,7 @@ def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
 
 @quiet
 def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox``.
+    """Return the inverse of ``boxcox``.
 
     It is (lmbda y + 1)**(1 / lmbda), or exp(y) for lmbda = 0.
     """
@@ -185,7 +188,7 @@ def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
 
 @quiet
 def inv_boxcox1p(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox1p``: ``inv_boxcox`` - 1, also accurate near 0."""
+    """Return the inverse of ``boxcox1p``: ``inv_boxcox`` - 1, also accurate near 0."""
     (y, lmbda), dtype = in_float64("inv_boxcox1p", y, lmbda)
     return ops.convert(anp.expm1(_log_inverse(y, lmbda)), dtype)
 

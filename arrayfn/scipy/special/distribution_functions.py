@@ -43,7 +43,10 @@ def _complement(lower: Array, upper: Array) -> Array:
 
 
 def chdtr(v: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the chi-square distribution."""
+    """Return the probability of at most ``x`` in the chi-square distribution.
+
+    ``v`` is the number of degrees of freedom.
+    """
     return gammainc(anp.divide(v, 2), anp.divide(x, 2))
 
 
@@ -54,7 +57,10 @@ def chdtrc(v: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def gdtr(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the gamma distribution of rate a, shape b."""
+    """Return the probability of at most ``x`` in the gamma distribution.
+
+    ``a`` is the rate, and ``b`` the shape.
+    """
     (a, b, x), dtype = in_float64("gdtr", a, b, x)
     return _where(~(x < 0), gammainc(b, a * x), dtype)
 
@@ -68,7 +74,10 @@ def gdtrc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def pdtr(k: ArrayLike, m: ArrayLike) -> Array:
-    """The probability of at most ``k`` events of the Poisson distribution of mean m."""
+    """Return the probability of at most ``k`` events in the Poisson distribution.
+
+    ``m`` is the mean.
+    """
     (k, m), dtype = in_float64("pdtr", k, m)
     return _where(~(k < 0), gammaincc(anp.floor(k) + 1.0, m), dtype)
 
@@ -111,7 +120,7 @@ def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def nbdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k`` failures before ``n`` successes.
+    """Return the probability of at most ``k`` failures before ``n`` successes.
 
     ``p`` is the probability of a success.
     """
@@ -132,7 +141,7 @@ def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the F distribution.
+    """Return the probability of at most ``x`` in the F distribution.
 
     ``dfn`` and ``dfd`` are the degrees of freedom.
     """

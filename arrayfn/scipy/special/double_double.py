@@ -46,7 +46,7 @@ class DoubleDouble(NamedTuple):
         return _renewed(first, rest.high / other.high)
 
     def where(self, condition: Array, other: DoubleDouble) -> DoubleDouble:
-        """This number where the condition holds, otherwise ``other``."""
+        """Return this number where the condition holds, otherwise ``other``."""
         return DoubleDouble(
             anp.where(condition, self.high, other.high),
             anp.where(condition, self.low, other.low),

@@ -15,7 +15,7 @@ from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 
 def expit(x: ArrayLike) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     return ops.floating(special.logistic, "expit", x)
 
 
@@ -271,7 +271,7 @@ _EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 
 
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind of order 0."""
+    """Return the modified Bessel function of the first kind of order 0."""
     return bessel.i0(x)
 
 
@@ -281,7 +281,7 @@ def i0e(x: ArrayLike) -> Array:
 
 
 def i1(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind of order 1."""
+    """Return the modified Bessel function of the first kind of order 1."""
     return bessel.i1(x)
 
 

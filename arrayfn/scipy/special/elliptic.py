@@ -24,7 +24,7 @@ _DUPLICATIONS = 14  # see ``_duplicated``
 
 @quiet
 def ellipk(m: ArrayLike) -> Array:
-    """The complete elliptic integral of the first kind.
+    """Return the complete elliptic integral of the first kind.
 
     It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. It is infinite at
     m = 1 and NaN beyond. The relative error is below 2e-15, also for ``ellipkm1`` and
@@ -43,7 +43,7 @@ def ellipkm1(p: ArrayLike) -> Array:
 
 @quiet
 def ellipe(m: ArrayLike) -> Array:
-    """The complete elliptic integral of the second kind; NaN for m > 1.
+    """Return the complete elliptic integral of the second kind; NaN for m > 1.
 
     It is the integral of sqrt(1 - m sin(t)**2) from 0 to pi / 2.
     """
@@ -53,7 +53,7 @@ def ellipe(m: ArrayLike) -> Array:
 
 @quiet
 def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
-    """The incomplete elliptic integral of the first kind; NaN for m > 1.
+    """Return the incomplete elliptic integral of the first kind; NaN for m > 1.
 
     It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
@@ -72,7 +72,7 @@ def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
 
 @quiet
 def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
-    """The incomplete elliptic integral of the second kind; NaN for m > 1.
+    """Return the incomplete elliptic integral of the second kind; NaN for m > 1.
 
     It is the integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """

@@ -30,7 +30,7 @@ def erf(x: ArrayLike) -> Array:
 
 
 def erfc(x: ArrayLike) -> Array:
-    """1 - erf(x), accurate for large x."""
+    """Return 1 - erf(x), accurate for large x."""
     return ops.floating(special.erfc, "erfc", x)
 
 
@@ -45,7 +45,7 @@ def erfcx(x: ArrayLike) -> Array:
 
 
 def erfinv(x: ArrayLike) -> Array:
-    """The inverse of erf; it is infinite at -1 and 1, and NaN outside."""
+    """Return the inverse of erf; it is infinite at -1 and 1, and NaN outside."""
     return ops.floating(special.erfinv, "erfinv", x)
 
 
@@ -93,7 +93,7 @@ _WOFZ_SCALE, _WOFZ = _wofz_coefficients(64)
 
 
 def ndtr(x: ArrayLike) -> Array:
-    """The distribution function of the standard normal distribution.
+    """Return the distribution function of the standard normal distribution.
 
     The error is at most 2 ulp, in the lower tail too.
     """
@@ -103,14 +103,14 @@ def ndtr(x: ArrayLike) -> Array:
 @quiet
 @also_takes("series_order")
 def log_ndtr(x: ArrayLike) -> Array:
-    """The logarithm of ``ndtr``, accurate to 1e-15 in both tails."""
+    """Return the logarithm of ``ndtr``, accurate to 1e-15 in both tails."""
     (x,), dtype = in_float64("log_ndtr", x)
     return ops.convert(_log_ndtr(x), dtype)
 
 
 @quiet
 def ndtri(p: ArrayLike) -> Array:
-    """The inverse of ``ndtr``, accurate to 1e-15, also for tiny p.
+    """Return the inverse of ``ndtr``, accurate to 1e-15, also for tiny p.
 
     It is infinite at 0 and 1, and NaN outside of [0, 1].
     """

@@ -28,12 +28,12 @@ _TINY = 1e-100  # below it gamma(x) is 1 / x
 
 
 def gammaln(x: ArrayLike) -> Array:
-    """The logarithm of the absolute value of the gamma function."""
+    """Return the logarithm of the absolute value of the gamma function."""
     return ops.floating(special.lgamma, "gammaln", x)
 
 
 def loggamma(x: ArrayLike) -> Array:
-    """The logarithm of the gamma function for positive x; it is NaN for negative x.
+    """Return the logarithm of the gamma function; for real x, NaN below 0.
 
     For complex numbers, it is the branch that is continuous except on the negative real
     axis. The absolute error is 1e-15 times the size of the largest part of the
@@ -46,7 +46,7 @@ def loggamma(x: ArrayLike) -> Array:
 
 @quiet
 def gammasgn(x: ArrayLike) -> Array:
-    """The sign of the gamma function.
+    """Return the sign of the gamma function.
 
     It is NaN at the poles, but 1 at 0 and -1 at -0.
     """
@@ -60,7 +60,7 @@ def gammasgn(x: ArrayLike) -> Array:
 
 @quiet
 def gamma(x: ArrayLike) -> Array:
-    """The gamma function.
+    """Return the gamma function of x.
 
     For positive integers it is (x - 1)!, correctly rounded. It is NaN at negative
     integers and infinite at 0. The relative error is below 2e-14. For complex numbers
@@ -128,7 +128,7 @@ def _gamma_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def digamma(x: ArrayLike) -> Array:
-    """The derivative of ``gammaln``."""
+    """Return the derivative of ``gammaln``."""
     return ops.floating(special.digamma, "digamma", x)
 
 
@@ -136,28 +136,28 @@ psi = digamma
 
 
 def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
-    """The derivative of order ``n`` of digamma at positive x."""
+    """Return the derivative of order ``n`` of digamma at positive x."""
     return lax.polygamma(n, x)
 
 
 def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized lower incomplete gamma function: see ``lax.igamma``."""
+    """Return the regularized lower incomplete gamma function; see ``lax.igamma``."""
     return lax.igamma(a, x)
 
 
 def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized upper incomplete gamma function: see ``lax.igammac``."""
+    """Return the regularized upper incomplete gamma function; see ``lax.igammac``."""
     return lax.igammac(a, x)
 
 
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The regularized incomplete beta function: see ``lax.betainc``."""
+    """Return the regularized incomplete beta function; see ``lax.betainc``."""
     return lax.betainc(a, b, x)
 
 
 @quiet
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
-    """The logarithm of the absolute value of the beta function.
+    """Return the logarithm of the absolute value of the beta function.
 
     For positive a and b, also large ones, the error is 2e-16 times the largest of the
     three logarithms of gamma.
@@ -167,7 +167,7 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def _pole(x: Array) -> Array:
-    """Whether gamma has a pole at x: 0, -1, -2, ..."""
+    """Return whether gamma has a pole at x: 0, -1, -2, ..."""
     return (x <= 0) & (anp.floor(x) == x)
 
 
@@ -208,7 +208,7 @@ def _betaln(a: Array, b: Array) -> Array:
 
 @quiet
 def beta(a: ArrayLike, b: ArrayLike) -> Array:
-    """The beta function gamma(a) gamma(b) / gamma(a + b).
+    """Return the beta function gamma(a) gamma(b) / gamma(a + b).
 
     At poles the function is infinite, with one exception. If one of ``a`` and b is an
     integer -n <= 0, and the other is an integer from 1 to n, the result is the limit.
@@ -226,7 +226,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def multigammaln(a: ArrayLike, d: int) -> Array:
-    """The logarithm of the multivariate gamma function, for a > (d - 1) / 2.
+    """Return the logarithm of the multivariate gamma function, for a > (d - 1) / 2.
 
     It is log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
     """
@@ -238,7 +238,7 @@ def multigammaln(a: ArrayLike, d: int) -> Array:
 
 @quiet
 def poch(z: ArrayLike, m: ArrayLike) -> Array:
-    """The rising factorial gamma(z + m) / gamma(z), with its limits at poles."""
+    """Return the rising factorial gamma(z + m) / gamma(z), with its limits at poles."""
     (z, m), dtype = in_float64("poch", z, m)
     end = z + m
     from_pole, to_pole = _pole(z), _pole(end)
@@ -302,10 +302,14 @@ def _not_exact(name: str, exact: bool) -> None:
 
 
 def bernoulli(n: int) -> Array:
-    """The Bernoulli numbers B(0) to B(n), with B(1) = -1/2, correctly rounded."""
+    """Return the Bernoulli numbers B(0) to B(n), with B(1) = -1/2, correctly rounded.
+
+    They are computed as fractions, by the sum of comb(m + 1, j) B(j) over j <= m, which
+    is 0 for m > 0.
+    """
     numbers: list[Fraction] = []
     for m in range(ops.whole(n) + 1):
-        # The sum of comb(m + 1, j) B(j) over j <= m is 0, and 1 for m = 0.
+        # The sum is 1 for m = 0. Its last term is (m + 1) B(m).
         rest = sum(math.comb(m + 1, j) * b for j, b in enumerate(numbers))
         numbers.append((int(m == 0) - rest) / Fraction(m + 1))
     return anp.asarray(np.array([float(b) for b in numbers]))

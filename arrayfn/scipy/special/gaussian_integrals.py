@@ -67,7 +67,7 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @quiet
 def fresnel(x: ArrayLike) -> tuple[Array, Array]:
-    """The integrals of sin and of cos of pi t**2 / 2 from 0 to x.
+    """Return the integrals of sin and of cos of pi t**2 / 2 from 0 to x.
 
     The method is a power series near 0 and a continued fraction elsewhere (Numerical
     Recipes, section 6.8).
@@ -160,7 +160,7 @@ def _cosine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @quiet
 def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
-    """The probability of X > h and 0 < Y < a X for standard normal X and Y.
+    """Return the probability of X > h and 0 < Y < a X for standard normal X and Y.
 
     The method is Gauss-Legendre quadrature of Owen's integral (Tables for computing
     bivariate normal probabilities, 1956). The absolute error is below 1e-15.

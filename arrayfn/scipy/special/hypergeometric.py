@@ -32,7 +32,7 @@ _FAR = 500.0  # from here on 1F1 uses its asymptotic series
 
 @quiet
 def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """Kummer's function 1F1(a; b; x).
+    """Return Kummer's function 1F1(a; b; x).
 
     It is the sum of (a)_n / (b)_n x**n / n! over n. The function is infinite if b is 0,
     -1, ... and the sum does not end before that. The method is the series, with
@@ -57,7 +57,7 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
-    """Gauss's function 2F1(a, b; c; x).
+    """Return Gauss's function 2F1(a, b; c; x).
 
     It is the sum of (a)_n (b)_n / (c)_n x**n / n! over n. The function is continued
     analytically to all x < 1, and to all x if the sum ends. It is NaN for x > 1, where
@@ -154,7 +154,7 @@ _hyp2f1.defjvp(_hyp2f1_jvp, symbolic_zeros=True)
 
 
 def _ends(x: Array) -> Array:
-    """Whether x is 0, -1, -2, ..., so that its rising factorials become 0.
+    """Return whether x is 0, -1, -2, ..., so that rising factorials of x become 0.
 
     A series with such a numerator parameter ends.
     """

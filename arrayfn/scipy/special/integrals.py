@@ -35,23 +35,30 @@ _DEBYE = (
 
 @quiet
 def exp1(x: ArrayLike) -> Array:
-    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN for x < 0."""
+    """Return the integral of exp(-t) / t from x to infinity, for x >= 0.
+
+    It is NaN for x < 0.
+    """
     (x,), dtype = in_float64("exp1", x)
     return ops.convert(_exp1(x), dtype)
 
 
 @quiet
 def expn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The integral of exp(-x t) / t**n over t > 1, for integers n >= 0 and x >= 0."""
+    """Return the integral of exp(-x t) / t**n over t > 1.
+
+    n must be an integer >= 0, and x >= 0; otherwise it is NaN.
+    """
     (n, x), dtype = in_float64("expn", n, x)
     return ops.convert(_expn(n, x), dtype)
 
 
 @quiet
 def expi(x: ArrayLike) -> Array:
-    """The integral of exp(t) / t from minus infinity to x (its principal value).
+    """Return the integral of exp(t) / t from minus infinity to x.
 
-    The relative error is 1e-15. Near the zero at 0.3725, this is the absolute error.
+    It is the principal value. The relative error is 1e-15. Near the zero at 0.3725,
+    this is the absolute error.
     """
     (x,), dtype = in_float64("expi", x)
     return ops.convert(_expi(x), dtype)
@@ -59,7 +66,7 @@ def expi(x: ArrayLike) -> Array:
 
 @quiet
 def sici(x: ArrayLike) -> tuple[Array, Array]:
-    """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
+    """Return the integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity.
 
     The second integral is that of abs(x), as in SciPy. It is -inf at 0 and NaN at -inf.
     """
@@ -69,7 +76,10 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
 
 @quiet
 def spence(x: ArrayLike) -> Array:
-    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0."""
+    """Return the dilogarithm of 1 - x.
+
+    It is the integral of log(t) / (1 - t) from 1 to x >= 0, and NaN for x < 0.
+    """
     (x,), dtype = in_float64("spence", x)
     return ops.convert(_spence(x), dtype)
 

@@ -27,7 +27,7 @@ _LARGE = 1e150  # larger numbers of the recurrence are scaled down, with all oth
 
 @quiet
 def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
-    """The Bessel functions of the first kind of orders 0 to ``v``.
+    """Return the Bessel functions of the first kind of orders 0 to ``v``.
 
     The result is [v + 1, *z.shape]. Miller's backward recurrence (Abramowitz and Stegun
     9.12) begins at order ``n_iter``. If ``n_iter`` is too low, the recurrence begins
@@ -107,11 +107,11 @@ def sph_harm_y(
     *,
     n_max: int | None = None,
 ) -> Array:
-    """The complex spherical harmonic of degree n >= 0 and order m.
+    """Return the complex spherical harmonic of degree n >= 0 and order m.
 
     ``theta`` is the polar angle, and ``phi`` is the azimuth. Harmonics are orthonormal,
     with the phase of Condon and Shortley. They are 0 for abs(m) > n. ``n_max`` is the
-    largest degree, which is needed if n is traced.
+    largest degree, which is needed if n is traced: ArgumentError without.
     """
     if n_max is None:
         if isinstance(n, Tracer):
@@ -165,16 +165,16 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
 
 @quiet
 def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
-    """The associated Legendre function of the first kind, of order m and real degree v.
+    """Return the associated Legendre function of order m and real degree v at x.
 
-    For x from -1 to 1 it is Ferrers' function, with the phase of Condon and Shortley.
-    The order must be an integer, otherwise the value is NaN. It is also NaN if v is
-    an integer and m < -v (for negative v: m < v + 1). Outside of [-1, 1], the value is
-    a polynomial for m = 0 and integers v, and otherwise NaN. The first two degrees come
-    from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other degrees come from
-    the recurrence (14.10.3). For degrees up to 20 the error is below 1e-13 times the
-    largest value of a degree near v. The function can be differentiated with respect to
-    v and x.
+    For x from -1 to 1 it is Ferrers' function of the first kind, with the phase of
+    Condon and Shortley. The order must be an integer, otherwise the value is NaN. It is
+    also NaN if v is an integer and m < -v (for negative v: m < v + 1). Outside of [-1,
+    1], the value is a polynomial for m = 0 and integers v, and otherwise NaN. The first
+    two degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
+    degrees come from the recurrence (14.10.3). For degrees up to 20 the error is below
+    1e-13 times the largest value of a degree near v. The function can be differentiated
+    with respect to v and x.
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)

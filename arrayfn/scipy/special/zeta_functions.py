@@ -31,7 +31,7 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
 
 
 def zetac(x: ArrayLike) -> Array:
-    """Riemann's zeta function minus 1, also accurate for large x.
+    """Return Riemann's zeta function minus 1, also accurate for large x.
 
     >>> zetac(2.0)
     array(0.64493407)

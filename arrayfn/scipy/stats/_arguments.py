@@ -53,7 +53,7 @@ def positive(x: Array) -> Array:
 
 
 def between(z: Array, low: ArrayLike, high: ArrayLike = math.inf) -> Array:
-    """Whether z is in [low, high].
+    """Return whether z is in [low, high].
 
     It is also true for NaN, so that the formula inside the interval gives NaN.
     """

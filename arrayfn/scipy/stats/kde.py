@@ -48,6 +48,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         bw_method: Bandwidth = None,
         weights: ArrayLike | None = None,
     ) -> None:
+        """Compute the normalised weights, the bandwidth and the covariance."""
         (points,) = floats("gaussian_kde", dataset)
         points = anp.atleast_2d(points)
         if points.ndim != 2 or points.size < 2:
@@ -68,10 +69,12 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
                     user_location(),
                 )
             share = anp.astype(given / anp.sum(given), points.dtype)
+        # A frozen dataclass allows no plain assignment.
         object.__setattr__(self, "dataset", points)
         object.__setattr__(self, "weights", share)
         mean = anp.sum(points * share, 1, keepdims=True)
         centred = points - mean
+        # The unbiased covariance of weighted points.
         spread = (centred * share) @ centred.T / (1.0 - anp.sum(share * share))
         factor = anp.astype(self._bandwidth(bw_method), points.dtype)
         object.__setattr__(self, "factor", factor)

@@ -158,9 +158,11 @@ def sem(
     *,
     keepdims: bool = False,
 ) -> Array:
-    """The standard error of the mean along ``axis`` (None: of all elements).
+    """Return the standard error of the mean along ``axis`` (None: of all elements).
 
-    A NaN gives NaN, but ``nan_policy="omit"`` ignores NaN.
+    It is the standard deviation with ``ddof`` over the root of the number of elements.
+    A NaN gives NaN, but ``nan_policy="omit"`` ignores NaN. Another policy raises
+    ArgumentError.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))
