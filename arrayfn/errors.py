@@ -231,7 +231,7 @@ class KernelMismatchError(ArrayfnError, ValueError):
 
 
 def warn_of_singular_matrix() -> None:
-    """Warn that a sparse system has no solution, by SciPy's warning for that."""
+    """Warn that a sparse system has no solution, with SciPy's MatrixRankWarning."""
     from scipy.sparse.linalg import MatrixRankWarning
 
     warnings.warn(

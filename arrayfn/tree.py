@@ -648,7 +648,7 @@ def _fields(
                 user_location(),
             )
         return tuple(data), tuple(meta)
-    fields = {name: kept for name, kept in fields.items() if name not in dropped}
+    fields = {n: is_static for n, is_static in fields.items() if n not in dropped}
     if data is None and meta is None:
         static = {name for name, is_static in fields.items() if is_static}
         names = list(fields)

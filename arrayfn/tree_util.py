@@ -165,9 +165,10 @@ def register_pytree_with_keys(
     unflatten_func: Callable[[Any, tuple[Any, ...]], Any],
     flatten_func: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
 ) -> None:
-    """Call ``arrayfn.tree.register_with_keys``.
+    """Make instances of ``nodetype`` nodes of trees whose children have keys.
 
-    ``flatten_func``, which gives the same children faster, is not called.
+    It calls ``arrayfn.tree.register_with_keys``. ``flatten_func``, which gives the same
+    children faster, is not called.
     """
     register_with_keys(nodetype, flatten_with_keys, unflatten_func)
 

@@ -222,7 +222,10 @@ def _log1mexp(x: Array) -> Array:
 def _log1mexp_jvp(
     primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """Return log(1 - exp(-x)) and its derivative, 1 / (exp(x) - 1)."""
+    """Return log(1 - exp(-x)) and its derivative, 1 / (exp(x) - 1).
+
+    ``_log1mexp.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     return _log1mexp.function(x), anp.divide(dx, anp.expm1(x))
 
@@ -253,7 +256,7 @@ def hard_swish(x: ArrayLike) -> Array:
 
     The derivative is 0 at -3, and 1 at 3.
     """
-    # Beyond 3, a product could overflow, so compute it from 0.
+    # Outside of (-3, 3), 0 takes the place of x: the product is 0 and cannot overflow.
     inside = anp.where(anp.less(anp.absolute(x), 3), x, 0)
     middle = anp.multiply(inside, anp.divide(anp.add(inside, 3.0), 6.0))
     return anp.where(anp.greater_equal(x, 3), x, anp.where(anp.isnan(x), x, middle))

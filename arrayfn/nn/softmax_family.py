@@ -64,7 +64,10 @@ def _softmax(x: Array, axis: Axis) -> Array:
 def _softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """Return y = softmax(x) and its derivative, y (dx - sum(y dx))."""
+    """Return y = softmax(x) and its derivative, y (dx - sum(y dx)).
+
+    ``_softmax.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _softmax.function(x, axis)
     along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
@@ -96,7 +99,10 @@ def _log_softmax(x: Array, axis: Axis) -> Array:
 def _log_softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """Return y = log_softmax(x) and its derivative, dx - sum(exp(y) dx)."""
+    """Return y = log_softmax(x) and its derivative, dx - sum(exp(y) dx).
+
+    ``_log_softmax.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _log_softmax.function(x, axis)
     along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
@@ -198,7 +204,10 @@ def _without(value: Array, ndim: int, axis: Axis) -> Array:
 def _logsumexp_jvp(
     axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """Return logsumexp(x) and its derivative: the sum of dx weighted by softmax(x)."""
+    """Return logsumexp(x) and its derivative: the sum of dx weighted by softmax(x).
+
+    ``_logsumexp.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
     # If all are -inf, all weights are 0.

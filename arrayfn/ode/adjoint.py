@@ -114,16 +114,20 @@ def backsolve(
         items = (ts[:-1], ts[1:], values[1:], by_values[1:])
         start = (anp.zeros_like(by_values[0]), zero_integrals)
         (a, total), by_ts = lax.scan(earlier, start, items, reverse=True)
+        # A later start with the same y changes results by -a . f. y(ts[0]) itself does
+        # not change, so its cotangent adds 0.
         by_first = -_inner(a, of_varying(ts[0], values[0], varying))
         by_first = by_first + _inner(by_values[0], anp.zeros_like(by_values[0]))
         by_ts = anp.concatenate([by_first[None], by_ts])
-        found = iter(
+        by_varying_leaves = iter(
             restore(anp.astype(total, ravel_pytree(varying)[0].dtype))
             if varying
             else []
         )
         by_leaves = [
-            next(found) if moves else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
+            next(by_varying_leaves)
+            if moves
+            else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
             for x, moves in zip(leaves, moving, strict=True)
         ]
         return a + by_values[0], anp.astype(by_ts, ts.dtype), by_leaves

@@ -55,7 +55,7 @@ class Method(Protocol):
 
     @property
     def stages(self) -> int:
-        """The number of vectors that a step keeps for the interpolant."""
+        """The number of stages, vectors that a step keeps for the interpolant."""
         ...
 
     @property
@@ -190,11 +190,11 @@ class RungeKutta:
         rows: Sequence[Row],
         nodes: Row,
     ) -> tuple[Array, Array]:
-        """Compute stages, and return all ``stages`` and the place of the last one.
+        """Compute stages from number ``first`` on, and return all and the last place.
 
-        ``stages`` has room for all, and the ones before number ``first`` are given. A
-        stage is the slope at time ``t`` plus ``h`` times its node, and at ``y`` plus
-        ``h`` times the earlier stages weighted by its row.
+        ``stages`` (s, n) has room for all, and those before ``first`` are known. A
+        stage is the slope at time ``t`` plus ``h`` times its node, and at the place
+        ``y`` plus ``h`` times the earlier stages weighted by its row.
         """
 
         def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:

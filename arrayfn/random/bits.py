@@ -110,7 +110,7 @@ def flat(shape: Shape, *parameters: ArrayLike) -> Shape:
 
 def parameter(x: ArrayLike, dtype: DType) -> Array:
     """Convert a parameter of a distribution to an array of ``dtype``."""
-    # Raises for what is no array or number.
+    # Raises ArgumentError if x is neither an array nor a number.
     ops.type_of_operand("random", x)
     return ops.as_array(ops.convert(x, dtype))
 

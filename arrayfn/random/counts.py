@@ -48,11 +48,13 @@ def poisson(
     rate = anp.broadcast_to(parameter(lam, dtypes.float64), wanted)
     small_key, large_key = split(single("poisson", key))
     small = rate < _SMALL_MEAN
-    few = anp.where((rate >= 0) & small, rate, 0.0)
-    below = _inverted(small_key, wanted, anp.exp(-few), lambda k: few / k)
+    # Each method computes all elements. Those of the other method get a mean for which
+    # it ends at once, or are skipped.
+    small_rate = anp.where((rate >= 0) & small, rate, 0.0)
+    below = _inverted(small_key, wanted, anp.exp(-small_rate), lambda k: small_rate / k)
     large = (rate >= _SMALL_MEAN) & (rate < anp.inf)
-    many = anp.where(large, rate, _HARMLESS_MEAN)
-    above = _poisson_rejection(large_key, many, ~large)
+    large_rate = anp.where(large, rate, _HARMLESS_MEAN)
+    above = _poisson_rejection(large_key, large_rate, ~large)
     value = anp.where(small, below, anp.where(large, above, rate))
     return anp.astype(anp.where(rate >= 0, value, -1.0), kind)
 
@@ -118,9 +120,11 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     """Return Poisson numbers with mean ``rate``, which is 10 or more.
 
-    Elements in ``skipped`` need none. Source of the constants: Hörmann, The transformed
-    rejection method for generating Poisson random variables, 1993, algorithm PTRS.
-    ``quick`` is the bound of v for a quick acceptance.
+    Elements in ``skipped`` need none. The method is Hörmann's transformed rejection
+    (The transformed rejection method for generating Poisson random variables, 1993,
+    algorithm PTRS), with constants of that paper: ``a`` and b define the transformation
+    of a uniform number u to k, and v at most ``quick`` is accepted without computing
+    probabilities.
     """
     log_rate = anp.log(rate)
     b = 0.931 + 2.53 * anp.sqrt(rate)
@@ -167,6 +171,8 @@ def binomial(
     trials = anp.where(valid, count, 0.0)
     small = trials * q < _SMALL_MEAN
     small_key, large_key = split(single("binomial", key))
+    # Each method computes all elements. Those of the other method get no trials, or are
+    # skipped.
     few_q, few_trials = anp.where(small, q, 0.0), anp.where(small, trials, 0.0)
     odds = few_q / (1.0 - few_q)
     below = _inverted(
@@ -193,9 +199,11 @@ def binomial(
 def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     """Return binomial numbers of ``n`` trials with a mean of 10 or more and p <= 1/2.
 
-    Elements in ``skipped`` need none. Source of the constants: Hörmann, The generation
-    of binomial random variates, 1993, algorithm BTRS. ``quick`` is the bound of v for a
-    quick acceptance.
+    Elements in ``skipped`` need none. The method is Hörmann's transformed rejection
+    (The generation of binomial random variates, 1993, algorithm BTRS), with constants
+    of that paper: ``a`` and b define the transformation of a uniform number u to k, and
+    v at most ``quick`` is accepted without computing probabilities. Otherwise the
+    logarithms of probabilities are compared, relative to that of the mode.
     """
     spread = anp.sqrt(n * p * (1.0 - p))
     b = 1.15 + 2.53 * spread

@@ -79,6 +79,7 @@ def geometric(
     width = ops.floating_dtype(ops.type_of_operand("random.geometric", p).dtype)
     p = parameter(p, width)
     u = unit(single("geometric", key), wanted, width)
+    # u = 0 counts as one trial: log(1) replaces log(0).
     log_u = anp.log(anp.where(anp.equal(u, 0), 1, u))
     trials = anp.divide(log_u, anp.log1p(anp.negative(p)))
     return anp.astype(anp.add(anp.floor(trials), 1), kind)

@@ -49,9 +49,10 @@ def key_dtype(impl_spec: Any = None) -> Any:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: Any = None) -> Array:  # noqa: N802 - JAX's name
-    """Like ``key``, but the key is a plain array uint32[2].
+    """Return the key of an integer ``seed`` as a plain array uint32[2].
 
-    All functions here accept such arrays, too.
+    It is like ``key``, and has the same errors. All functions of this package take such
+    arrays in place of a Key.
 
     >>> PRNGKey(42)
     array([ 0, 42], dtype=uint32)

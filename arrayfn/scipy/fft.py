@@ -83,9 +83,11 @@ def dctn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """Apply ``dct`` along several axes.
+    """Return the discrete cosine transform of x along several axes.
 
-    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    ``s`` has the lengths to which the axes are cut or padded. ``axes=None`` means all
+    axes, or the last ``len(s)`` axes. Other arguments are those of ``dct``. Raises
+    ShapeError if ``s`` and ``axes`` have different lengths.
     """
     return _over("dctn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
@@ -154,9 +156,11 @@ def dstn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """Apply ``dst`` along several axes.
+    """Return the discrete sine transform of x along several axes.
 
-    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    ``s`` has the lengths to which the axes are cut or padded. ``axes=None`` means all
+    axes, or the last ``len(s)`` axes. Other arguments are those of ``dst``. Raises
+    ShapeError if ``s`` and ``axes`` have different lengths.
     """
     return _over("dstn", x, type, s, axes, norm, orthogonalize, inverse=False)
 

@@ -30,8 +30,8 @@ class OptimizeResults(NamedTuple):
 
     ``x`` is the minimum. ``fun`` and ``jac`` are the value and the gradient there.
     ``hess_inv`` is the approximate inverse Hessian. ``status`` is 0 for ``success``, 1
-    if there were too few iterations, and 2 if no further step descended. ``nfev``,
-    ``njev`` and ``nit`` count values, gradients and iterations.
+    if there were too few iterations, and 2 if no further step descended or a value was
+    not finite. ``nfev``, ``njev`` and ``nit`` count values, gradients and iterations.
     """
 
     x: Array

@@ -563,7 +563,10 @@ class SparseArray(tree.Indexed):
 
 
 def _method(name: str) -> Callable[[SparseArray], SparseArray]:
-    """Return a method that applies NumPy's function ``name`` to each entry."""
+    """Return a method that applies NumPy's function ``name`` to each entry.
+
+    The method has the function's name and a docstring.
+    """
 
     def method(self: SparseArray) -> SparseArray:
         """Apply the function to each entry."""

@@ -25,7 +25,10 @@ _MODES = ("forward", "reverse", None)
 
 
 class Colouring(NamedTuple):
-    """A number for each column, which differs for columns that share a row."""
+    """Numbers of columns, which differ for columns that share a row.
+
+    ``colours`` (n,) has the number of each column, from 0 to ``total`` - 1.
+    """
 
     colours: Positions
     total: int

@@ -462,10 +462,10 @@ def eigh_tridiagonal(
 
 @also_takes("lwork", "overwrite_a", "check_finite")
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
-    """T and unitary Z with a = Z T Z^H.
+    """Return the Schur form T and unitary Z with a = Z T Z^H, for a (..., n, n).
 
     T is triangular for ``output="complex"``. For "real", T has a block of two rows for
-    each pair of conjugate eigenvalues.
+    each pair of conjugate eigenvalues. Another ``output`` raises ArgumentError.
     """
     if output not in ("real", "complex"):
         raise ArgumentError(f"output must be 'real' or 'complex', not {output!r}")

@@ -229,7 +229,7 @@ def _solved(
         return from_guess(apply, precondition or _identity, b)
 
     def transposed(apply_transpose: Operator, b: Array) -> tuple[Array, Array]:
-        """Solve with the transposes of A and M, as derivatives do."""
+        """Solve with the transposes of A and M, as derivatives in reverse mode do."""
         if precondition is None:
             return from_guess(apply_transpose, _identity, b)
         transpose = linear_transpose(precondition, b)
@@ -374,7 +374,10 @@ def _cg(
         return ~limits.reached(state[1], b) & (state[4] < limits.steps)
 
     def step(state: Any) -> Any:
-        """One step along a direction that is conjugate to those before it."""
+        """Move along a direction that is conjugate (by A) to those before it.
+
+        The state is x, the residual r, the direction, gamma = r . M r, and the count.
+        """
         x, residual, direction, gamma, count = state
         change = apply(direction)
         length = _ratio(gamma, _inner(direction, change).real)
@@ -474,7 +477,10 @@ def _gmres(
         return basis, anp.at(columns)[k].set(parts)
 
     def step(state: Any) -> Any:
-        """Build a Krylov space of ``size``, and take the best correction in it."""
+        """Build a Krylov space of ``size``, and take the best correction in it.
+
+        The state is x, the residual, and the count of cycles.
+        """
         x, residual, count = state
         length = _norm(residual)
         # The first vector of the space is the residual, normalised.

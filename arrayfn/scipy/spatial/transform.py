@@ -196,7 +196,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def concatenate(cls, rotations: Any) -> Rotation:
-        """Join rotations into one array of rotations."""
+        """Join a sequence of rotations into one array of rotations."""
         return cls(anp.concatenate([anp.atleast_2d(r.quat) for r in rotations]))
 
     @property
@@ -216,7 +216,10 @@ class Rotation(NamedTuple):
         return anp.roll(value, 1, axis=-1) if scalar_first else value
 
     def as_matrix(self) -> Array:
-        """Rotation matrices (..., 3, 3)."""
+        """Return rotation matrices (..., 3, 3).
+
+        They are the standard formula for a unit quaternion (x, y, z, w).
+        """
         x, y, z, w = (self.quat[..., k] for k in range(4))
         rows = [
             [x * x - y * y - z * z + w * w, 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -299,7 +302,10 @@ class Rotation(NamedTuple):
         return anp.rad2deg(angles) if degrees else angles
 
     def apply(self, vectors: ArrayLike, inverse: bool = False) -> Array:
-        """Rotate vectors (..., 3) by this rotation, or by its inverse."""
+        """Rotate vectors (..., 3) by this rotation, or by its inverse.
+
+        Rotations and vectors broadcast.
+        """
         matrix = self.as_matrix()
         matrix = anp.matrix_transpose(matrix) if inverse else matrix
         return anp.matvec(matrix, _floats_of_length(vectors, 3, "Rotation.apply"))

@@ -180,12 +180,15 @@ def _near_j1(x: Array) -> Array:
 def _j0(x: Array) -> Array:
     """Return J0(x) by one formula for each of |x| <= 4, |x| <= 8 and |x| > 8.
 
-    All three are computed, and the operands of those that are not used are clipped.
+    From 4 to 8 it is (|x| - z) times a polynomial, for the zero z in that interval.
+    Beyond 8 it is Hankel's expansion. All three are computed, and an element is clipped
+    to the range of a formula that does not apply to it.
     """
     a = anp.abs(x)
     below = _near_j0(anp.minimum(a, 4.0))
     below = anp.where(a < 1e-4, 1.0 - 0.25 * a * a, below)  # exactly 1 at 0
     b = anp.clip(a, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J0_ZEROS[1]) * horner(0.5 * b - 3.0, tables.J0_MIDDLE)
     above = _waves(_far(a), 0)[0]
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
@@ -194,11 +197,16 @@ def _j0(x: Array) -> Array:
 
 @custom_jvp
 def _j1(x: Array) -> Array:
-    """Return J1(x), which is odd, by one formula for each range of |x|, as ``_j0``."""
+    """Return J1(x), which is odd, by one formula for each range of |x|.
+
+    The ranges and formulas are those of ``_j0``. From 4 to 8 two zeros are factored
+    out, of which the first is just below 4.
+    """
     a = anp.abs(x)
     c = anp.minimum(a, 4.0)
     below = c * _near_j1(c)
     b = anp.clip(a, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J1_ZEROS[0]) * _less(b, tables.J1_ZEROS[1])
     middle = middle * horner(0.5 * b - 3.0, tables.J1_MIDDLE)
     above = _waves(_far(a), 1)[0]
@@ -248,7 +256,8 @@ def _y0(x: Array) -> Array:
     """Return Y0(x) for x >= 0, by one formula for each of x <= 3, x <= 8 and x > 8.
 
     Up to 3, it is 2 / pi log(x / z) J0(x) + (x**2 - z**2) times a polynomial in x**2,
-    for the first zero z of Y0.
+    for the first zero z of Y0. From 3 to 8, it is a product of x - z for two zeros and
+    a polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
     zeros = tables.Y0_ZEROS
     a = anp.where(x > 0, anp.minimum(x, 3.0), 1.0)
@@ -257,6 +266,7 @@ def _y0(x: Array) -> Array:
     below = below + square * horner(_square(a, 3.0), tables.Y0_NEAR)
     b = anp.clip(x, 3.0, _BORDER)
     middle = _less(b, zeros[1]) * _less(b, zeros[2])
+    # 0.4 b - 2.2 maps [3, 8] to [-1, 1], the variable of the polynomial.
     middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
     above = _waves(_far(x), 0)[1]
     value = anp.where(x <= 3.0, below, anp.where(x <= _BORDER, middle, above))
@@ -268,7 +278,8 @@ def _y1(x: Array) -> Array:
     """Return Y1(x) for x >= 0, by one formula for each of x <= 4, x <= 8 and x > 8.
 
     Up to 4, it is 2 / pi log(x / z) J1(x) + (x**2 - z**2) / x times a polynomial in
-    x**2, for the first zero z of Y1.
+    x**2, for the first zero z of Y1. From 4 to 8, it is x - z for a zero z times a
+    polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
     zeros = tables.Y1_ZEROS
     a = anp.where(x > 0, anp.minimum(x, 4.0), 1.0)
@@ -276,6 +287,7 @@ def _y1(x: Array) -> Array:
     below = 2.0 / math.pi * _log(a, zeros[0]) * a * _near_j1(a)
     below = below + square * horner(_square(a, 4.0), tables.Y1_NEAR) / a
     b = anp.clip(x, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
     above = _waves(_far(x), 1)[1]
     value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))

@@ -168,7 +168,7 @@ def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
     (delta, r), dtype = in_float64("pseudo_huber", delta, r)
     positive = anp.where(delta <= 0, 1.0, delta)
     square = anp.square(r / positive)
-    # As a quotient, it does not cancel near 0.
+    # sqrt(1 + s) - 1 = s / (1 + sqrt(1 + s)), which does not cancel near 0.
     root = anp.sqrt(1.0 + square)
     share = anp.where(square < 1.0, square / (1.0 + root), root - 1.0)
     value = positive * positive * share

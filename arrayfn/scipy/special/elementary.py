@@ -276,7 +276,7 @@ def i0(x: ArrayLike) -> Array:
 
 
 def i0e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) i0(x)."""
+    """Return exp(-abs(x)) i0(x), without overflow."""
     return bessel.bessel_i0e(x)
 
 
@@ -286,7 +286,7 @@ def i1(x: ArrayLike) -> Array:
 
 
 def i1e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) i1(x)."""
+    """Return exp(-abs(x)) i1(x), without overflow."""
     return bessel.bessel_i1e(x)
 
 

@@ -261,7 +261,10 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
     # The terms of an asymptotic series decrease, then increase: stop at the smallest.
     def add_term(n: Array, state: Any) -> Any:
-        """Add a term, unless it is larger than the one before."""
+        """Add a term, unless it is larger than the one before.
+
+        The state is the sum, the term, and the last ratio of terms.
+        """
         total, term, before = state
         ratio = (above + n) * (1.0 - below + n) / ((n + 1.0) * size)
         on = (anp.abs(ratio) < anp.maximum(before, 1.0)) & (term != 0)

@@ -195,21 +195,21 @@ _betaincinv = _inverse(betainc, _beta_inverse)
 
 @quiet
 def gammaincinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with gammainc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammainc(a, x) = y, for y between 0 and 1; else NaN."""
     (a, y), dtype = in_float64("gammaincinv", a, y)
     return ops.convert(_gammaincinv(a, y), dtype)
 
 
 @quiet
 def gammainccinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with gammaincc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammaincc(a, x) = y, for y between 0 and 1; else NaN."""
     (a, y), dtype = in_float64("gammainccinv", a, y)
     return ops.convert(_gammainccinv(a, y), dtype)
 
 
 @quiet
 def betaincinv(a: ArrayLike, b: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with betainc(a, b, x) = y, for y between 0 and 1."""
+    """Find x with betainc(a, b, x) = y, for y between 0 and 1; else NaN."""
     (a, b, y), dtype = in_float64("betaincinv", a, b, y)
     return ops.convert(_betaincinv(a, b, y), dtype)
 

@@ -82,7 +82,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     @property
     def d(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions of the points."""
         return self.dataset.shape[0]
 
     @property

@@ -16,7 +16,7 @@ from arrayfn.tracing import apply
 
 
 class ModeResult(NamedTuple):
-    """The most frequent values, and their counts."""
+    """The result of ``mode``: the most frequent values, and their counts."""
 
     mode: Array
     count: Array  # type: ignore[assignment]  # SciPy's name, which tuples have, too
@@ -89,7 +89,7 @@ def mode(
     values = anp.sort(_along_last("mode", a, axis), axis=-1)
     place, first, _ = _runs(values)
     length = place - first + 1
-    # The longest run so far grows to its full length at its last element.
+    # ``length`` counts up within a run, so it is largest at the longest run's end.
     best = anp.argmax(length, axis=-1, keepdims=True)
     value = anp.take_along_axis(values, best, axis=-1)
     count = anp.max(length, axis=-1, keepdims=True)
