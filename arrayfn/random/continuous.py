@@ -284,10 +284,7 @@ def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 def lognormal(
     key: AnyKey, sigma: ArrayLike = 1.0, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Return exp of ``sigma`` times standard normal random numbers.
-
-    ``sigma`` broadcasts to ``shape``, which is by default its shape.
-    """
+    """Return exp of ``sigma`` times standard normal random numbers."""
     kind = floating("lognormal", dtype)
     wanted = shape_for("lognormal", shape, sigma)
     drawn = real_normal(single("lognormal", key), wanted, kind)
@@ -329,8 +326,7 @@ def pareto(
 ) -> Array:
     """Return random numbers with density b / x**(b + 1) on x >= 1.
 
-    They are exp(e / b) for an exponential number e. ``b`` broadcasts to ``shape``,
-    which is by default its shape.
+    They are exp(e / b) for an exponential number e.
     """
     kind = floating("pareto", dtype)
     wanted = shape_for("pareto", shape, b)
@@ -342,8 +338,7 @@ def rayleigh(
 ) -> Array:
     """Return lengths of two-dimensional normal vectors of standard deviation ``scale``.
 
-    They are scale sqrt(2 e) for an exponential number e. ``scale`` broadcasts to
-    ``shape``, which is by default its shape.
+    They are scale sqrt(2 e) for an exponential number e.
     """
     kind = floating("rayleigh", dtype)
     wanted = shape_for("rayleigh", shape, scale)
@@ -381,8 +376,7 @@ def triangular(
 
     It is 0 at ``left`` and ``right``. The distribution function is inverted: with width
     = right - left, x is left + sqrt(u width (mode - left)) below the mode, and right -
-    sqrt((1 - u) width (right - mode)) above. The parameters broadcast to ``shape``,
-    which is by default their common shape.
+    sqrt((1 - u) width (right - mode)) above.
     """
     kind = floating("triangular", dtype)
     wanted = shape_for("triangular", shape, left, mode, right)
@@ -401,10 +395,9 @@ def wald(
 ) -> Array:
     """Return random numbers of the inverse Gaussian distribution with a scale of 1.
 
-    ``mean`` broadcasts to ``shape``, which is by default its shape. Of the two roots x
-    and mean**2 / x of a quadratic equation, the smaller has the probability mean /
-    (mean + x) (Michael, Schucany and Haas, Generating random variates using
-    transformations with multiple roots, 1976).
+    ``mean`` is the mean. Of the two roots x and mean**2 / x of a quadratic equation,
+    the smaller has the probability mean / (mean + x) (Michael, Schucany and Haas,
+    Generating random variates using transformations with multiple roots, 1976).
     """
     kind = floating("wald", dtype)
     wanted = shape_for("wald", shape, mean)

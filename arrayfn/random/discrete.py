@@ -72,7 +72,6 @@ def geometric(
     """Return the number of trials up to the first success, each of probability ``p``.
 
     It is int64 by default, and floor(log(u) / log(1 - p)) + 1 for u uniform in (0, 1).
-    ``p`` broadcasts to ``shape``, which is by default its shape.
     """
     kind = integer("geometric", dtype)
     wanted = shape_for("geometric", shape, p)

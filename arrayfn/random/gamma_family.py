@@ -147,11 +147,10 @@ def beta(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Return random numbers in [0, 1], beta-distributed with shapes ``a`` and ``b``.
+    """Return random numbers in [0, 1] of the beta distribution with ``a`` and ``b``.
 
     Their density is proportional to x**(a - 1) (1 - x)**(b - 1). They are A / (A + B)
-    for gamma numbers A and B. The parameters broadcast to ``shape``, which is by
-    default their common shape.
+    for ``gamma`` numbers A and B of ``a`` and ``b``.
     """
     kind = floating("beta", dtype)
     wanted = shape_for("beta", shape, a, b)
@@ -199,8 +198,7 @@ def chisquare(
 ) -> Array:
     """Return sums of the squares of ``df`` standard normal numbers.
 
-    They are twice gamma numbers of shape df / 2. ``df`` broadcasts to ``shape``, which
-    is by default its shape.
+    They are twice ``gamma`` numbers of df / 2.
     """
     kind = floating("chisquare", dtype)
     half = anp.multiply(parameter(df, kind), 0.5)
@@ -216,8 +214,7 @@ def f(
 ) -> Array:
     """Return ratios of two chi-square numbers, each over its degrees of freedom.
 
-    The degrees of freedom ``dfnum`` and ``dfden`` broadcast to ``shape``, which is by
-    default their common shape.
+    ``dfnum`` and ``dfden`` are the degrees of freedom of numerator and denominator.
     """
     kind = floating("f", dtype)
     wanted = shape_for("f", shape, dfnum, dfden)
@@ -230,8 +227,8 @@ def f(
 def t(key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None) -> Array:
     """Return random numbers of Student's distribution with ``df`` degrees of freedom.
 
-    They are a normal number times sqrt(h / g), for h = df / 2 and a gamma number g of
-    shape h. ``df`` broadcasts to ``shape``, which is by default its shape.
+    They are a normal number times sqrt(h / g), for h = df / 2 and a ``gamma`` number g
+    of h.
     """
     kind = floating("t", dtype)
     wanted = shape_for("t", shape, df)

@@ -92,7 +92,7 @@ def map_coordinates(
         total = value if total is None else anp.add(total, value)
     assert total is not None
     if x.dtype in dtypes.INTEGERS and total.dtype not in dtypes.INTEGERS:
-        # Round to the nearest integer, halves away from zero, as SciPy does.
+        # Round to the nearest integer, and 0.5 away from zero, as SciPy does.
         total = anp.trunc(anp.add(total, anp.copysign(0.5, total)))
     return ops.as_array(ops.convert(total, x.dtype))
 

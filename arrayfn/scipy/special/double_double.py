@@ -12,7 +12,7 @@ from typing import NamedTuple
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array
 
-_SPLITTER = 2.0**27 + 1.0  # splits the 53 bits of a float64 in halves
+_SPLITTER = 2.0**27 + 1.0  # splits the 53 bits of a float64 in two parts
 EPSILON = 2.0**-104  # relative error of an operation
 
 
