@@ -159,7 +159,7 @@ def dot_product_attention(
     # The rest computes all logits.
     wide = dtypes.compute_dtype(ops.floating_dtype(dtype))
     q = anp.reshape(q, (B, T, K, G, H))
-    # [B, K, T, G, S]
+    # [B, T, K, G, H] and [B, S, K, H] to [B, K, T, G, S]: contract H.
     logits = lax.dot_general(
         q, k, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=wide
     )
@@ -180,7 +180,7 @@ def dot_product_attention(
     for part in parts:
         where = part if where is None or part is None else anp.logical_and(where, part)
     weights = anp.astype(softmax(logits, where=where), dtype)
-    # [B, K, T, G, H]
+    # [B, K, T, G, S] and [B, S, K, H] to [B, K, T, G, H]: contract S.
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     result = anp.transpose(mixed, (0, 2, 1, 3, 4))
     return anp.reshape(result, types[0].shape)
@@ -225,6 +225,7 @@ def _with_scores(
     block = None
     if block_mask is not None:
         block = block_mask.block
+        # The next kept block after each block lets the kernel skip blocks.
         kernel_terms["next_queries"], kernel_terms["next_keys"] = map(
             block_mask.following, (0, 1)
         )

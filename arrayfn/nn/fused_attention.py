@@ -96,6 +96,7 @@ def attention_gradient(
     by_logits = anp.multiply(by_logits, scale)
     wide_q, g = (_grouped_heads(x, k.shape[2]) for x in (q, cotangent))
     dq = anp.reshape(_over_keys(by_logits, anp.astype(k, _WIDE)), q.shape)
+    # [B, K, T, G, S] and [B, T, K, G, H]: contract T and G, with B and K as batch axes.
     over_queries = (((2, 3), (1, 3)), ((0, 1), (0, 2)))
     dk = lax.dot_general(by_logits, wide_q, over_queries)
     dv = lax.dot_general(weights, g, over_queries)
@@ -173,6 +174,7 @@ def _logits(
     that are not attended to.
     """
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
+    # [B, T, K, G, H] and [B, S, K, H]: contract H, with B and K as batch axes.
     logits = lax.dot_general(
         _split_heads(q, K),
         k,
@@ -254,6 +256,7 @@ def _grouped_heads(x: Array, K: int) -> Array:
 
 def _over_keys(weights: Array, v: Array) -> Array:
     """Sum v [B, S, K, H] over keys with weights [B, K, T, G, S], to [B, T, K, G, H]."""
+    # Contract S, with B and K as batch axes: [B, K, T, G, H].
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
@@ -320,8 +323,8 @@ def _captured_gradient(
 
     def scores(*arrays: Array) -> Array:
         """Return all scores, as a function of the captured ``arrays`` of floats."""
-        given = {**captured, **dict(zip(varying, arrays, strict=True))}
-        return scores_at(score, logits, at, [*given.values()])
+        all_captured = {**captured, **dict(zip(varying, arrays, strict=True))}
+        return scores_at(score, logits, at, [*all_captured.values()])
 
     _, transposed = vjp(scores, *(captured[name] for name in varying))
     return dict(zip(varying, transposed(by_scores), strict=True))

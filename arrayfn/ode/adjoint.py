@@ -97,7 +97,9 @@ def backsolve(
             """
             a, total = carry
             before, t, value, ct = item
+            # The result also depends on y(t) directly.
             a = a + ct
+            # A later time t moves y(t) by its slope.
             by_t = _inner(ct, of_varying(t, value, varying))
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])

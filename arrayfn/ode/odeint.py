@@ -53,12 +53,8 @@ def odeint(
 
         The function may return another structure with as many elements.
         """
-        derivative = func(y, t, *args)
-        return (
-            derivative
-            if tree.structure(derivative) == structure
-            else _like(derivative, y)
-        )
+        slopes = func(y, t, *args)
+        return slopes if tree.structure(slopes) == structure else _like(slopes, y)
 
     return solve(
         slope,

@@ -100,7 +100,7 @@ def scale_by_rms(
     """
 
     def init(params: Tree) -> SquareState | CenteredState:
-        """Return the means at the start."""
+        """Return means of ``initial_scale`` for squares, and 0 for gradients."""
         square = tree.map(lambda p: anp.full_like(p, initial_scale), params)
         return (
             CenteredState(square, zeros_like(params))
@@ -111,7 +111,11 @@ def scale_by_rms(
     def update(
         updates: Tree, state: SquareState | CenteredState, params: Tree = None
     ) -> tuple[Tree, SquareState | CenteredState]:
-        """Return the scaled gradients, and the updated means."""
+        """Return g / (sqrt(v) + eps), and the moving means.
+
+        g are the ``updates``, and v the means of g**2, less the squared means of g if
+        ``centered``.
+        """
         square = _moving(state.square, tree.map(anp.square, updates), decay)
         if not isinstance(state, CenteredState):
             scaled = tree.map(lambda g, v: g / (anp.sqrt(v) + eps), updates, square)
@@ -137,7 +141,7 @@ def scale_by_rss(
     """
 
     def init(params: Tree) -> SquareState:
-        """Return the sums at the start."""
+        """Return sums of ``initial_accumulator_value``."""
         return SquareState(
             tree.map(lambda p: anp.full_like(p, initial_accumulator_value), params)
         )
@@ -145,7 +149,7 @@ def scale_by_rss(
     def update(
         updates: Tree, state: SquareState, params: Tree = None
     ) -> tuple[Tree, SquareState]:
-        """Return the scaled gradients, and the updated sums."""
+        """Return g / sqrt(v + eps), and the sums v of g**2 for ``updates`` g."""
         total = tree.map(lambda v, g: v + anp.square(g), state.square, updates)
         # A sum of 0 means that all gradients were 0, so there is nothing to scale.
         scaled = tree.map(
@@ -177,7 +181,10 @@ def scale_by_adam(
     def update(
         updates: Tree, state: MomentState, params: Tree = None
     ) -> tuple[Tree, MomentState]:
-        """Return the scaled gradients, and the updated count and means."""
+        """Return m / (sqrt(v + eps_root) + eps), and the count and means.
+
+        m and v are the unbiased moving means of g and g**2 for ``updates`` g.
+        """
         count = anp.add(state.count, 1)
         mean = _moving(state.mean, updates, b1)
         square = _moving(state.square, tree.map(anp.square, updates), b2)
@@ -211,7 +218,10 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
     def update(
         updates: Tree, state: MeanState, params: Tree = None
     ) -> tuple[Tree, MeanState]:
-        """Return the signs, and the updated means."""
+        """Return sign(b1 * m + (1 - b1) * g), and the moving means m.
+
+        g are the ``updates``, and the means have the decay ``b2``.
+        """
         direction = tree.map(anp.sign, _moving(state.mean, updates, b1))
         return direction, MeanState(_moving(state.mean, updates, b2))
 

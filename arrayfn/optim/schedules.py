@@ -44,7 +44,7 @@ def polynomial_schedule(
     """
 
     def schedule(step: Any) -> Array:
-        """Return the value at ``step``."""
+        """Return end_value + (init_value - end_value) (1 - done)**power."""
         left = 1.0 - _progress(step, transition_begin, transition_steps)
         return (init_value - end_value) * anp.power(left, power) + end_value
 
@@ -90,7 +90,10 @@ def exponential_decay(
         )
 
     def schedule(step: Any) -> Array:
-        """Return the value at ``step``."""
+        """Return init_value * decay_rate**exponent, limited by ``end_value``.
+
+        A decay has a lower limit, and a growth (``decay_rate`` > 1) an upper one.
+        """
         since = anp.maximum(anp.subtract(step, transition_begin), 0)
         exponent = anp.divide(since, float(transition_steps))
         exponent = anp.floor(exponent) if staircase else exponent
@@ -116,7 +119,7 @@ def cosine_decay_schedule(
     """
 
     def schedule(step: Any) -> Array:
-        """Return the value at ``step``."""
+        """Return the value on the half cosine at ``step``."""
         done = _progress(step, 0, decay_steps)
         curve = 0.5 * (1.0 + anp.cos(math.pi * done))
         return init_value * ((1 - alpha) * anp.power(curve, exponent) + alpha)
@@ -167,7 +170,7 @@ def piecewise_constant_schedule(
     """
 
     def schedule(step: Any) -> Array:
-        """Return the value at ``step``."""
+        """Return ``init_value`` times the factors of the boundaries up to ``step``."""
         value: Any = constant_schedule(init_value)(step)
         for boundary, factor in sorted(boundaries_and_scales.items()):
             reached = anp.greater_equal(step, boundary)
@@ -193,7 +196,7 @@ def join_schedules(
         )
 
     def schedule(step: Any) -> Array:
-        """Return the value at ``step``."""
+        """Return the value of the schedule that holds at ``step``."""
         value = schedules[0](step)
         for boundary, later in zip(boundaries, schedules[1:], strict=True):
             after = later(anp.subtract(step, boundary))

@@ -151,7 +151,7 @@ def _bfgs(
     )
 
     def go_on(at: _Search) -> Array:
-        """Whether the search has not ended and may iterate again."""
+        """Return whether the search has not ended and may iterate again."""
         return (at.state == 0) & (at.steps < maxiter)
 
     def step(at: _Search) -> _Search:
@@ -192,7 +192,7 @@ def _bfgs(
 
 
 def _is_flat(slope: Array, gtol: float) -> Array:
-    """Whether no element of the gradient is larger than ``gtol``."""
+    """Return whether no element of the gradient is larger than ``gtol``."""
     return (
         anp.max(anp.abs(slope), axis=None) <= gtol if slope.size else anp.asarray(True)
     )
@@ -280,7 +280,7 @@ def _line_search(
     )
 
     def go_on(at: _Line) -> Array:
-        """Whether the search has not ended and may try another step."""
+        """Return whether the search has not ended and may try another step."""
         return (at.stage < 2) & (at.trials < trials)
 
     def trial(at: _Line) -> _Line:

@@ -366,14 +366,14 @@ def _from_dense(given: Any, shape: Shape | None) -> COO:
     The values must be known. Raises ShapeError if ``shape`` is another.
     """
     dense = _array(given)
-    found = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
+    extents = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
     (values,) = structure.all_known("a sparse matrix of a dense one", dense)
-    if shape not in (None, found):
+    if shape not in (None, extents):
         raise ShapeError(
-            f"a dense matrix {found} was given the shape {shape}", user_location()
+            f"a dense matrix {extents} was given the shape {shape}", user_location()
         )
     rows, columns = (x.astype(np.int32) for x in np.nonzero(values))
-    return _made(COO, dense[rows, columns], (rows, columns), found)
+    return _made(COO, dense[rows, columns], (rows, columns), extents)
 
 
 def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None) -> Any:

@@ -140,7 +140,11 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     by_rows = matrix.format == "csr"
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
-        """Return a function that solves with the matrix, or its transpose."""
+        """Return a function that solves with the matrix, or its transpose.
+
+        The arrays of CSR are those of the transpose in CSC, so for CSR the request is
+        exchanged. ``sparse_solve`` has right-hand sides in rows.
+        """
         return lambda _, b: (
             sparse_solve(
                 matrix.data,

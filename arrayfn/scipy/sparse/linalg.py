@@ -44,7 +44,7 @@ class _Limits(NamedTuple):
     steps: int
 
     def reached(self, residual: Array, b: Array) -> Array:
-        """Whether the ``residual`` of the right-hand side ``b`` is small enough."""
+        """Return whether the ``residual`` for the right-hand side b is small enough."""
         threshold = anp.maximum(self.relative * _norm(b), self.absolute)
         return _norm(residual) <= threshold
 
@@ -367,10 +367,17 @@ def _end(x: Array, b: Array, residual: Array, steps: Array, limits: _Limits) -> 
 def _cg(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
-    """Conjugate gradients from ``x0``, for Hermitian positive definite operators."""
+    """Solve by conjugate gradients from ``x0``, for Hermitian positive definite A.
+
+    ``apply`` and ``precondition`` multiply by A and M. Returns x, and 0 or the number
+    of iterations.
+    """
 
     def going(state: Any) -> Array:
-        """Whether to iterate again; state[1] is the residual, state[4] the count."""
+        """Return whether to iterate again.
+
+        state[1] is the residual, and state[4] the count.
+        """
         return ~limits.reached(state[1], b) & (state[4] < limits.steps)
 
     def step(state: Any) -> Any:
@@ -398,12 +405,12 @@ def _cg(
 def _bicgstab(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
-    """Stabilised biconjugate gradients from ``x0`` (van der Vorst, 1992)."""
+    """Solve by stabilised biconjugate gradients from ``x0`` (van der Vorst, 1992)."""
 
     def going(state: Any) -> Array:
-        """Whether to iterate again: not if it converged, or broke down with rho = 0.
+        """Return whether to iterate again, with state (x, residual, ..., rho, count).
 
-        state[1] is the residual, state[4] is rho, and state[5] the count.
+        The loop ends if it has converged, or has broken down with rho = 0.
         """
         enough = limits.reached(state[1], b) | (state[4] == 0)
         return ~enough & (state[5] < limits.steps)
@@ -496,7 +503,10 @@ def _gmres(
         return x, b - apply(x), count + 1
 
     def going(state: Any) -> Array:
-        """Whether to restart again; state[1] is the residual, state[2] the count."""
+        """Return whether to restart again.
+
+        state[1] is the residual, and state[2] the count.
+        """
         return ~limits.reached(state[1], b) & (state[2] < limits.steps)
 
     start = (x0, b - apply(x0), anp.asarray(0))

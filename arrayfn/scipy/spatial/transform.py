@@ -315,7 +315,7 @@ class Rotation(NamedTuple):
         return Rotation(self.quat * np.array([-1, -1, -1, 1], self.quat.dtype))
 
     def magnitude(self) -> Array:
-        """Return the angle of the rotation, in radians in [0, pi]."""
+        """Return the angle of each rotation, in radians in [0, pi]."""
         size = anp.sqrt(anp.sum(self.quat[..., :3] ** 2, -1))
         return 2.0 * anp.arctan2(size, anp.abs(self.quat[..., 3]))
 

@@ -320,7 +320,7 @@ def _yn(n: Array, x: Array) -> Array:
     size = anp.abs(n)
 
     def going(here: Array, k: Any) -> Array:
-        """Whether the order is not yet reached; infinite values stay."""
+        """Return whether the order is not yet reached; infinite values stay."""
         return (k < size) & anp.isfinite(here)
 
     def step(state: Any) -> Any:

@@ -65,6 +65,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
         weight = anp.where(k == 1.0, 1.0, anp.where(even, 2.0, 0.0))
         total = total + weight * below
         results = anp.where(orders == k - 1.0, below, results)
+        # Scale all numbers down before they overflow; only their ratios matter.
         scale = anp.where(anp.abs(below) > _LARGE, 1.0 / _LARGE, 1.0)
         return k - 1.0, here * scale, below * scale, total * scale, results * scale
 

@@ -143,6 +143,7 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
     low = anp.full_like(a, _SMALLEST)
     u = _solved(equation, anp.where(by_lower, left, right), low, right + 1.0)
     x = anp.where(valid, anp.exp(u), math.nan)
+    # Below the smallest float64 number, x is 0 (and stays NaN).
     x = anp.where(by_lower & (near_0 < _SMALLEST), 0.0 * x, x)
     inside = (a >= 0) & (y >= 0) & (y <= 1)
     x = anp.where(inside & (lower == 0), 0.0, x)
