@@ -108,7 +108,7 @@ def _split(program: Program, scalars: int) -> tuple[Program, Program]:
     needed = tuple(
         dict.fromkeys(a for a in read if isinstance(a, Var) and a not in varying)
     )
-    # Without the equations that only unneeded values take.
+    # Dead-code elimination drops equations whose results the rest does not need.
     known = dce(Program("captured", captured, tuple(by_varies[0]), needed))
     inputs = (*first, *needed)
     return known, Program("scores", inputs, tuple(by_varies[1]), program.outputs)

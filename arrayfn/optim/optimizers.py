@@ -78,7 +78,10 @@ def trace(decay: float, nesterov: bool = False) -> Optimizer:
     def update(
         updates: Tree, state: TraceState, params: Tree = None
     ) -> tuple[Tree, TraceState]:
-        """Return the momenta m, or for Nesterov decay * m + g, and the state."""
+        """Return momenta decay * m + g, a step ahead for Nesterov, and the state.
+
+        For ``nesterov``, the update is decay * m + g with the new momentum m.
+        """
         momenta = tree.map(lambda m, g: decay * m + g, state.trace, updates)
         ahead = tree.map(lambda m, g: decay * m + g, momenta, updates)
         return (ahead if nesterov else momenta), TraceState(momenta)

@@ -201,7 +201,7 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
-        """Return column j of F = func(t) above the diagonal, by Parlett's recurrence.
+        """Return column j of F = func(t), by Parlett's recurrence above the diagonal.
 
         F commutes with t, so (t[:j, :j] - t[j, j]) F[:j, j] = F[:j, :j] t[:j, j] -
         t[:j, j] F[j, j]. ``row`` has column j of t, t[j, j] and ``func(t[j, j])``.

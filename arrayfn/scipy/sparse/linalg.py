@@ -419,6 +419,8 @@ def _bicgstab(
         """Move along the direction, then along the residual that remains.
 
         rho is the inner product of the initial residual ``shadow`` and the residual.
+        The state is x, the residual, the direction, the last change of the residual,
+        rho, and the count.
         """
         x, residual, direction, change, rho, count = state[:6]
         near = precondition(direction)

@@ -324,7 +324,10 @@ def _yn(n: Array, x: Array) -> Array:
         return (k < size) & anp.isfinite(here)
 
     def step(state: Any) -> Any:
-        """Compute order k + 1, in elements whose order is not yet reached."""
+        """Compute order k + 1, in elements whose order is not yet reached.
+
+        Y(k + 1) = 2 k / x Y(k) - Y(k - 1).
+        """
         k, before, here = state
         above = 2.0 * k / x * here - before
         on = going(here, k)

@@ -174,7 +174,10 @@ def _duplicated(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
     """
 
     def step(_: Any, state: Any) -> Any:
-        """Replace each number v by (v + shift) / 4, and add a term to the sum."""
+        """Replace each number v by (v + shift) / 4, and add a term to the sum.
+
+        The shift is sqrt(x y) + sqrt(x z) + sqrt(y z).
+        """
         x, y, z, total, weight = state
         a, b, c = anp.sqrt(x), anp.sqrt(y), anp.sqrt(z)
         shift = a * (b + c) + b * c

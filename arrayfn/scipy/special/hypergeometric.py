@@ -180,8 +180,8 @@ def _series(
     def step(state: Any) -> Any:
         """Add term n + 1 to the sum and to that of x times the derivative.
 
-        The state is n, term n, both sums, the largest term, and which elements are
-        active.
+        It is term n times x prod(above + n) / (prod(below + n) (n + 1)). The state is
+        n, term n, both sums, the largest term, and which elements are active.
         """
         n, term, total, slope, largest, active = state
         n_exact = one * n
@@ -390,7 +390,8 @@ def _taylor(
     def next_term(state: Any) -> Any:
         """Add term n + 2 to the value, and n + 2 times it to h times the derivative.
 
-        The state is n, terms n and n + 1, both sums, and whether to go on.
+        The recurrence of ``_taylor`` gives the term. The state is n, terms n and n + 1,
+        both sums, and whether to go on.
         """
         n, before, term, total, change, _ = state
         at, after_it = one * n, one * (n + 1.0)

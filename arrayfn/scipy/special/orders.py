@@ -235,6 +235,8 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
     factor = _ferrers_factor(order, rest, x)
     first = factor * _ferrers_sum(order, rest, x)
     above = rest + 1.0
+    # The factor of the next degree, order + rest + 1, is the first one's times this
+    # ratio.
     ratio = (rest + 2.0 * order + 1.0) / anp.where(above == 0, 1.0, above)
     second = factor * ratio * _ferrers_sum(order, above, x)
 
@@ -256,6 +258,7 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
     sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
     reflected = value * sign * anp.exp(size)
     value = anp.where(m < 0, reflected, value)
+    # At x = -1, a fractional degree is infinite.
     pole = (x == -1) & ~whole
     value = anp.where(pole, anp.where(m == 0, -math.inf, math.inf), value)
     return anp.where(valid, value, math.nan)

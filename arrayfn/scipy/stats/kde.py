@@ -48,7 +48,10 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         bw_method: Bandwidth = None,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Compute the normalised weights, the bandwidth and the covariance."""
+        """Compute the normalised weights, the bandwidth and the covariance.
+
+        Raises ShapeError for a dataset or weights of other shapes.
+        """
         (points,) = floats("gaussian_kde", dataset)
         points = anp.atleast_2d(points)
         if points.ndim != 2 or points.size < 2:
