@@ -180,7 +180,11 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """A public name of a module that is imported when the name is first used."""
+    """Import the module of a public name when the name is first used.
+
+    Functions get their documentation, and are stored as globals of this package.
+    Another name raises an error that says where the name is.
+    """
     if name in _NAMESPACES:
         return import_module(f"arrayfn.{name}")
     if name in _MODULES:
@@ -195,11 +199,12 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
+    """Return all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 
 def _version() -> str:
-    """The installed version; "0+unknown" for a source tree that is not installed."""
+    """Return the installed version; "0+unknown" for a source tree."""
     from importlib import metadata
 
     try:

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# With a function, ``checkpoint`` returns a function; without, a decorator.
 @overload
 def checkpoint(
     fun: Callable[P, R],
@@ -83,21 +84,27 @@ def checkpoint(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Apply the function as one equation; derivatives recompute its body."""
+        """Apply the function as one equation, whose body derivatives recompute.
+
+        Outside of a trace, call the function.
+        """
         leaves = tree.leaves((without_static(fun, args, static)[1], kwargs))
         if not is_staged(leaves):
             return fun(*args, **kwargs)
         bound, dynamic = without_static(fun, args, static)
         traced = trace_function(bound, dynamic, kwargs)
-        own = len(leaves)
-        extra, (inner,) = closed_over([(traced, own)])
-        body = with_inputs(traced, (*traced.program.inputs[:own], *inner))
+        num_arguments = len(leaves)
+        # Captured arrays become further inputs of the body.
+        captured_values, (captured_inputs,) = closed_over([(traced, num_arguments)])
+        body = with_inputs(
+            traced, (*traced.program.inputs[:num_arguments], *captured_inputs)
+        )
         if policy is not None:
             body = _marked(body, policy)
         results = apply(
             rematerialization.checkpoint,
             *leaves,
-            *extra,
+            *captured_values,
             name=name_of(fun),
             body=body,
             prevent_cse=prevent_cse,
@@ -118,9 +125,10 @@ def _by_position(
     static_argnums: int | Sequence[int],
     static_argnames: str | Sequence[str],
 ) -> Function:
-    """``checkpoint`` of a function whose arguments are all given by position.
+    """Return ``checkpoint`` of a function, for arguments that are static by name.
 
-    The parameters are those of ``checkpoint``, ``prevent_cse`` among them.
+    The wrapper passes all arguments by position, so that names become positions. The
+    parameters are those of ``checkpoint``.
     """
     named = positions_of("static_argnames", fun, static_argnames)
     positions = (*as_numbers(static_argnums), *named)
@@ -131,7 +139,7 @@ def _by_position(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """The checkpointed function, with all arguments by position."""
+        """Call the checkpointed function with all arguments by position."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return inner(*bound.args, **bound.kwargs)
@@ -147,7 +155,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """
 
     def named(leaf: Any) -> Any:
-        """The leaf with its name, if it is traced."""
+        """Name the leaf, if it is traced."""
         if not is_staged([leaf]):
             return leaf
         return apply(rematerialization.checkpoint_name, leaf, name=name)
@@ -156,12 +164,16 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 
 def _marked(program: Program, policy: Policy) -> Program:
-    """``program`` with a ``saveable`` after each result that ``policy`` keeps."""
+    """Insert a ``saveable`` equation after each result that ``policy`` keeps.
+
+    Later equations read the result of ``saveable``. Bodies of operators are marked too,
+    in place of their calls.
+    """
     equations: list[Equation] = []
-    renamed: dict[Any, Var] = {}
+    saveable_of: dict[Any, Var] = {}
     for equation in program.equations:
         primitive = primitive_of(equation)
-        inputs = tuple(renamed.get(a, a) for a in equation.inputs)
+        inputs = tuple(saveable_of.get(a, a) for a in equation.inputs)
         params = dict(equation.params)
         if primitive is calls.operator_call:
             params["body"] = _marked(params["body"], policy)
@@ -178,15 +190,15 @@ def _marked(program: Program, policy: Policy) -> Program:
         if primitive is calls.operator_call or not policy(primitive, *types, **params):
             continue
         for var in equation.outputs:
-            renamed[var] = Var(var.type)
+            saveable_of[var] = Var(var.type)
             equations.append(
                 Equation(
                     rematerialization.saveable,
                     (var,),
                     MappingProxyType({}),
-                    (renamed[var],),
+                    (saveable_of[var],),
                     equation.source,
                 )
             )
-    outputs = tuple(renamed.get(a, a) for a in program.outputs)
+    outputs = tuple(saveable_of.get(a, a) for a in program.outputs)
     return Program(program.name, program.inputs, tuple(equations), outputs)

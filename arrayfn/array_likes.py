@@ -1,4 +1,4 @@
-"""Arrays of other libraries, read where they lie: tensors, series, columns, datasets.
+"""Arrays of other libraries, read without a copy: tensors, series, columns, datasets.
 
 Whatever has ``__dlpack__`` or ``__array__`` is an array to arrayfn's functions. On a
 CPU it becomes a NumPy array of the same memory if its library allows that; on a GPU it
@@ -18,36 +18,39 @@ from arrayfn.errors import ArgumentError, user_location
 
 Array = np.ndarray[Any, Any]
 OWN: Final = "__arrayfn_array__"
-"""What classes of arrayfn's own arrays have."""
-_ON_HOST: Final = (dlpack.CPU, 3, 11)  # pinned and managed memory of CUDA, too
+"""The attribute that marks classes of arrayfn's own arrays."""
+# DLPack's kinds of devices with memory of the host: CPU, CUDA's pinned and managed.
+_ON_HOST: Final = (dlpack.CPU, 3, 11)
 
 
 class Elsewhere:
-    """What takes arrays that are on a GPU; filled by a later room."""
+    """The function that receives arrays on a GPU; ``transfers`` sets it."""
 
     receive: ClassVar[Callable[[Any], Any] | None] = None
 
 
 def adopted(x: Any) -> Any:
-    """An array of another library as one of NumPy's, or of a device; else ``x`` itself.
+    """Convert an array of another library to NumPy's, or to an array on a device.
 
-    NumPy's own arrays, numbers and arrayfn's objects are returned as they are, and so
-    is what is no array. Raises ArgumentError for an array that its library does not
-    give away, and for dtypes that arrayfn has not, with the reason.
+    NumPy's own arrays, numbers, arrayfn's objects, and objects that are no arrays are
+    returned as they are. Raises ArgumentError, with the reason, for an array that its
+    library does not give away, and for dtypes that arrayfn does not have. The way of
+    reading is cached for each class.
     """
     cls = type(x)
-    takes = _TAKES.get(cls)
-    if takes is None:
-        takes = _TAKES[cls] = _way_of(cls)
-    return x if takes is _itself else takes(x)
+    read = _TAKES.get(cls)
+    if read is None:
+        read = _TAKES[cls] = _way_of(cls)
+    return x if read is _itself else read(x)
 
 
 def _itself(x: Any) -> Any:
+    """Return x, which needs no conversion."""
     return x
 
 
 def _way_of(cls: type) -> Callable[[Any], Any]:
-    """How objects of ``cls`` are read."""
+    """Return the function that reads objects of ``cls``."""
     known = issubclass(cls, (np.ndarray, np.generic, int, float, complex))
     if cls is Shared:
         return _by_dlpack
@@ -60,33 +63,42 @@ def _way_of(cls: type) -> Callable[[Any], Any]:
     return _by_conversion if hasattr(cls, "__array__") else _itself
 
 
+# {class: the function that reads its objects}
 _TAKES: Final[dict[type, Callable[[Any], Any]]] = {np.ndarray: _itself}
 
 
 def _by_conversion(x: Any) -> Array:
-    """The NumPy array that ``x.__array__`` gives; ArgumentError if there is none."""
+    """Return the NumPy array that ``x.__array__`` gives.
+
+    Raises ArgumentError if it fails, or if arrayfn does not have the dtype.
+    """
     try:
-        made = np.asarray(x)
+        array = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _refused(x, str(error)) from error
-    if made.dtype not in dtypes.ALL:
+    if array.dtype not in dtypes.ALL:
         raise _refused(
             x,
-            f"its elements are of {made.dtype}, which arrayfn does not have; "
+            f"its elements are of {array.dtype}, which arrayfn does not have; "
             "convert them",
         )
-    return made
+    return array
 
 
 def _by_dlpack(x: Any) -> Any:
-    """The memory of ``x``, through DLPack; ArgumentError if it is not given away."""
+    """Return an array of the memory of ``x``, through DLPack, without a copy.
+
+    Memory of a GPU goes to ``Elsewhere.receive``. If the library gives no capsule,
+    NumPy's ``from_dlpack`` and then ``__array__`` are tried. Raises ArgumentError if
+    all fail.
+    """
     kind, _ = x.__dlpack_device__()
     refused = _refused(x, "it is on a device of DLPack's kind " + str(int(kind)))
     if kind not in _ON_HOST:
         if Elsewhere.receive is None or kind != dlpack.CUDA:
             raise refused
         return Elsewhere.receive(x)
-    # NumPy's from_dlpack does not know bfloat16. What is read-only needs it.
+    # NumPy's from_dlpack does not know bfloat16, but it takes read-only arrays.
     try:
         capsule = x.__dlpack__()
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -103,23 +115,28 @@ def _by_dlpack(x: Any) -> Any:
 
 
 def host_array(received: dlpack.Received) -> Array:
-    """The array in a host's memory that another library gave."""
+    """Return a NumPy array of memory of the host that another library gave.
+
+    Strides may be negative, so elements may lie before the pointer. From the first to
+    the last byte, the memory is a ctypes array that owns ``received``.
+    """
     shape, dtype = received.shape, received.dtype
     steps = received.strides or _row_major(shape)
-    ends = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
-    low = sum(min(0, end) for end in ends) * dtype.itemsize
-    high = (1 + sum(max(0, end) for end in ends)) * dtype.itemsize
+    # The offset of the last element along each axis.
+    last_offsets = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
+    low = sum(min(0, end) for end in last_offsets) * dtype.itemsize
+    high = (1 + sum(max(0, end) for end in last_offsets)) * dtype.itemsize
     if not all(shape):
         return np.empty(shape, dtype)
-    held = ctypes.c_ubyte * (high - low)
-    memory: Any = held.from_address(received.pointer + low)
-    memory.owner = received  # it lives as long as the memory is used
+    bytes_type = ctypes.c_ubyte * (high - low)
+    memory: Any = bytes_type.from_address(received.pointer + low)
+    memory.owner = received  # keeps the memory as long as the array lives
     strides = [step * dtype.itemsize for step in steps]
     return np.ndarray(shape, dtype, memory, -low, strides)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a row-major array of ``shape``."""
+    """Return the strides, in elements, of a row-major array of ``shape``."""
     steps: list[int] = []
     step = 1
     for extent in reversed(shape):
@@ -129,7 +146,7 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _refused(x: Any, why: str) -> ArgumentError:
-    """The error for ``x``, an array that cannot be read, and ``why``."""
+    """Return the error for ``x``, an array that cannot be read because of ``why``."""
     cls = type(x)
     return ArgumentError(
         f"an array of {cls.__module__}.{cls.__qualname__} cannot be read: {why}",
@@ -138,15 +155,18 @@ def _refused(x: Any, why: str) -> ArgumentError:
 
 
 class Shared:
-    """A NumPy array as other libraries read it, through DLPack, whatever its dtype."""
+    """A wrapper that exports a NumPy array of any dtype through DLPack."""
 
     def __init__(self, array: Array) -> None:
+        """Export ``array``."""
         self._array = array
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's kind and number of the device: the CPU."""
         return dlpack.CPU, 0
 
     def __dlpack__(self, **_: Any) -> Any:
+        """Return a capsule of the array's memory."""
         array = self._array
         steps = [step // array.itemsize for step in array.strides]
         pointer = array.__array_interface__["data"][0]

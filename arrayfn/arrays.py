@@ -29,6 +29,7 @@ else:
         """
 
         def __init__(self) -> None:
+            """Raise TypeError: nobody calls this class."""
             raise TypeError(
                 "Array cannot be called to make an array; write "
                 "arrayfn.numpy.asarray(...)"
@@ -39,9 +40,9 @@ else:
 
 
 def typeof(x: Any) -> ArrayType:
-    """The shape, dtype and layout of ``x``, an array or number, which may be traced.
+    """Return the type of ``x``: its shape, dtype and layout.
 
-    Raises ArgumentError for other values.
+    x is an array or number, which may be traced. Raises ArgumentError for other values.
 
     >>> str(typeof(np.ones((2, 3), np.float32)))
     'f32[2,3]'

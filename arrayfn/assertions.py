@@ -59,6 +59,7 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
     for number, (name, value) in enumerate(zip(names, given, strict=True)):
         for path, leaf in zip(tree.paths(value), tree.leaves(value), strict=True):
             check_leaf(leaf, f"check: value {name or number}{path}")
+    # Replace pytrees by their leaves, with a field of the message for each leaf.
     if tree.structure(given) != tree.structure([0] * len(given)):
         message, given = _of_leaves(message, args, values)
         names = ("",) * len(given)
@@ -70,11 +71,11 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
             f"compare it with something",
             user_location(),
         )
-    operands = [condition, *given]
+    condition_and_values = [condition, *given]
     known = value_of(condition)
     if isinstance(known, np.ndarray) and known.all():
         return
-    if any(value_of(x) is None for x in operands) or is_staged(()):
+    if any(value_of(x) is None for x in condition_and_values) or is_staged(()):
         arrays = [x if isinstance(x, ImmutableArray) else np.asarray(x) for x in given]
         apply(
             assertions.check,
@@ -85,7 +86,7 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
             loops=(),
         )
         return
-    condition, *given = [np.asarray(value_of(x)) for x in operands]
+    condition, *given = [np.asarray(value_of(x)) for x in condition_and_values]
     bad = np.flatnonzero(~condition)
     if bad.size:
         shape, first = condition.shape, int(bad[0])
@@ -94,9 +95,10 @@ def check(condition: Any, message: str, *args: Any, **values: Any) -> None:
 
 
 def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
-    """Raise ArgumentError if ``message`` has a field for which nothing is given.
+    """Raise ArgumentError if ``message`` has a field without a value.
 
-    There are ``count`` values by position, and ``values`` by name.
+    There are ``count`` values by position, and ``values`` by name. A malformed message
+    is an ArgumentError too.
     """
     try:
         fields = [field for _, field, _, _ in Formatter().parse(message)]
@@ -108,8 +110,8 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
         ) from None
     for number, field in enumerate(f for f in fields if f is not None):
         name = field.partition(".")[0].partition("[")[0] or str(number)
-        there = int(name) < count if name.isdigit() else name in values
-        if not there:
+        has_value = int(name) < count if name.isdigit() else name in values
+        if not has_value:
             raise ArgumentError(
                 f"check: the message has the field {{{field}}}, but no value for it; "
                 f"give {name if not name.isdigit() else 'one'}"
@@ -119,29 +121,40 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
 
 
 class _Field:
-    """A leaf of a pytree in a message: what is read of it is a field, too."""
+    """A placeholder for a leaf of a pytree, when a message is expanded.
+
+    Attributes and items of the placeholder are placeholders too: the field
+    ``{x.shape[0]}`` of leaf 1 is the field ``{1.shape[0]}``.
+    """
 
     def __init__(self, name: str) -> None:
+        """Create the placeholder of the field ``name``, such as "1.shape"."""
         self.name = name
 
     def __getattr__(self, name: str) -> _Field:
+        """Return the placeholder of an attribute."""
         if name.startswith("__"):
             raise AttributeError(name)
         return _Field(f"{self.name}.{name}")
 
     def __getitem__(self, key: Any) -> _Field:
+        """Return the placeholder of an item."""
         return _Field(f"{self.name}[{key}]")
 
     @override
     def __repr__(self) -> str:
-        """The field between characters that are not escaped as its braces would be."""
+        """Return the field, with the characters 0 and 1 in place of its braces.
+
+        Braces would be escaped with the text around the field; ``_expanded`` puts them
+        in afterwards.
+        """
         return f"\0{self.name}\1"
 
 
 def _of_leaves(
     message: str, args: tuple[Any, ...], values: dict[str, Any]
 ) -> tuple[str, list[Any]]:
-    """``message`` with fields for the leaves of its values, and these leaves.
+    """Return ``message`` with fields for the leaves of its values, and these leaves.
 
     A pytree is written with a field in the place of each leaf: ``"{} {x}"`` of 1 and of
     ``x=(2, 3)`` becomes ``"{0} ({1}, {2})"`` of 1, 2 and 3.
@@ -158,9 +171,10 @@ def _expanded(
     values: Mapping[str, Any],
     positions: Iterator[int],
 ) -> str:
-    """``message`` of pytrees of fields as one of these fields.
+    """Return ``message`` with each field replaced by the fields of its leaves.
 
-    ``positions`` numbers the fields ``{}``.
+    ``args`` and ``values`` are pytrees of ``_Field``. ``positions`` numbers the fields
+    ``{}``. Raises ArgumentError for a field like ``{x.part}`` that the value lacks.
     """
     text = ""
     formatter = ValueFormatter()
@@ -190,5 +204,5 @@ def _expanded(
 
 
 def _escaped(text: str) -> str:
-    """``text`` as a format that gives it."""
+    """Double the braces of ``text``, so that ``format`` gives it back."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 Forget = Callable[[], object]
 
-_forgetting: list[Forget] = []
-_freeing: list[Forget] = []
+_forgetting: list[Forget] = []  # called first
+_freeing: list[Forget] = []  # called after the garbage collection
 
 
 def forgets(forget: Forget) -> Forget:
@@ -21,7 +21,7 @@ def forgets(forget: Forget) -> Forget:
 
 
 def frees(free: Forget) -> Forget:
-    """Have ``clear_caches`` call ``free`` at its end, when what was dropped is gone."""
+    """Have ``clear_caches`` call ``free`` at its end, after a garbage collection."""
     _freeing.append(free)
     return free
 

@@ -98,9 +98,11 @@ def _called(
     kwargs: dict[str, Any],
     method: str,
 ) -> Any:
-    """The results of ``callback`` in the structure of ``result_shape_dtypes``.
+    """Call ``callback``, or emit its call in a trace, and return its results.
 
-    ``args`` and ``kwargs`` are its arguments; ``method`` says how vmap calls it.
+    The results have the structure, shapes and dtypes of ``result_shape_dtypes``.
+    ``args`` and ``kwargs`` are the callback's arguments; ``method`` says how vmap calls
+    it, or is "ordered".
     """
     forms, result_tree = tree.flatten(result_shape_dtypes)
     for form in forms:
@@ -108,7 +110,10 @@ def _called(
     results = tuple((t.shape, t.dtype) for t in map(leaf_type, forms))
 
     def checked(*operands: Any, **options: Any) -> list[Any]:
-        """The leaves of the function's result; ArgumentError for another structure."""
+        """Call the callback, and return the leaves of its result as arrays.
+
+        Raises ArgumentError for another structure than the declared one.
+        """
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
@@ -121,7 +126,7 @@ def _called(
             for x, (_, dtype) in zip(leaves, results, strict=True)
         ]
 
-    given = staged_call(
+    flat_results = staged_call(
         primitive,
         checked,
         name_of(callback),
@@ -130,10 +135,10 @@ def _called(
         results=results,
         method=method,
     )
-    if given is None:
+    if flat_results is None:
         arrays = checked(*args, **kwargs)
-        given = callbacks.check_results(name_of(callback), arrays, results)
-    return tree.unflatten(result_tree, given)
+        flat_results = callbacks.check_results(name_of(callback), arrays, results)
+    return tree.unflatten(result_tree, flat_results)
 
 
 def staged_call(
@@ -146,26 +151,27 @@ def staged_call(
 ) -> Sequence[Any] | None:
     """Emit the call of ``function`` and return its results, or None outside a trace.
 
+    Effects are emitted in every trace, and other calls only if an argument is traced.
     The operands are the traced leaves of ``args`` and ``kwargs``. Other leaves are
-    passed unchanged. The Program shows ``name``.
+    passed unchanged. The Program shows ``name``, and ``params`` are the equation's.
     """
     leaves, structure = tree.flatten((args, kwargs))
-    in_place = primitive.effect and current_frame() is not None
-    if not (in_place or is_made_of_equations(leaves)):
+    is_effect_in_trace = primitive.effect and current_frame() is not None
+    if not (is_effect_in_trace or is_made_of_equations(leaves)):
         return None
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, ImmutableArray)]
     static = {k: x for k, x in enumerate(leaves) if not isinstance(x, ImmutableArray)}
     count = len(leaves)
 
     def flat(*arrays: Any) -> Any:
-        """The function of its traced leaves."""
+        """Call the function with arrays in the place of its traced leaves."""
         values = {**static, **dict(zip(places, arrays, strict=True))}
         inner_args, inner_kwargs = tree.unflatten(
             structure, [values[k] for k in range(count)]
         )
         return function(*inner_args, **inner_kwargs)
 
-    made = FUNCTIONS.name(flat, name)
+    named_function = FUNCTIONS.name(flat, name)
     operands = [leaves[k] for k in places]
-    given = apply(primitive, *operands, callback=made, loops=(), **params)
-    return given if isinstance(given, tuple) else (given,)
+    results = apply(primitive, *operands, callback=named_function, loops=(), **params)
+    return results if isinstance(results, tuple) else (results,)

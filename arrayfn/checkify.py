@@ -80,7 +80,7 @@ class Error:
     __slots__ = ("numbers", "sites")
 
     def __init__(self, sites: Sequence[Site] = (), numbers: Sequence[Any] = ()) -> None:
-        """The Error of the checks at ``sites``.
+        """Create the Error of the checks at ``sites``.
 
         ``numbers`` are the values of the function's own checks, then the fault, a
         number that encodes the site that failed. Without sites there are none.
@@ -89,24 +89,25 @@ class Error:
         self.numbers = tuple(numbers)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Site, ...]]:
-        """The numbers as children, and the sites, which are static."""
+        """Return the numbers as children, and the sites, which are static."""
         return self.numbers, self.sites
 
     @classmethod
     def tree_unflatten(cls, sites: tuple[Site, ...], numbers: Sequence[Any]) -> Error:
-        """The Error of these numbers."""
+        """Return the Error of these sites and numbers."""
         return cls(sites, numbers)
 
     def get(self) -> str | None:
-        """The message of the first check that failed, or None if no check failed."""
+        """Return the message of the first check that failed, or None if none failed."""
         error = self.get_exception()
         return None if error is None else error.message
 
     def get_exception(self) -> ArrayfnError | None:
-        """The error that ``throw`` would raise, with the user's line, or None.
+        """Return the error that ``throw`` would raise, with the user's line, or None.
 
         Its class is the one that ``jit(f, checks=...)`` raises: CheckError,
-        OutOfBoundsError, NotFiniteError or DivisionByZeroError.
+        OutOfBoundsError, NotFiniteError or DivisionByZeroError. Under ``vmap``, it is
+        that of the first member with a failed check.
         """
         if not self.sites:
             return None
@@ -125,6 +126,7 @@ class Error:
 
     @override
     def __repr__(self) -> str:
+        """Show the message, or for traced numbers the number of checks."""
         known = all(isinstance(x, (np.ndarray, np.generic)) for x in self.numbers)
         return f"Error({self.get() if known else f'{len(self.sites)} checks'!r})"
 
@@ -163,17 +165,19 @@ def checkify(
         )
 
     def is_whole(call: Equation) -> bool:
+        """Return whether a call stays one equation: no check is in its body."""
         return kinds <= user_checks and not has_check(call.params["body"])
 
     @functools.wraps(f)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> tuple[Error, R]:
         """Trace the function with checks, and apply its Program."""
         leaves, structure = tree.flatten((args, kwargs))
-        known = bool if current_frame() is None else (bool, int, float, complex)
+        # These Python numbers reach f as they are; other numbers are traced.
+        fixed_types = bool if current_frame() is None else (bool, int, float, complex)
         fixed = {
             k: x
             for k, x in enumerate(leaves)
-            if isinstance(x, known) or not is_array(x)
+            if isinstance(x, fixed_types) or not is_array(x)
         }
         arrays = [x for k, x in enumerate(leaves) if k not in fixed]
         traced = trace_function(
@@ -221,9 +225,13 @@ def check_error(error: Error) -> None:
         return
     *values, fault = error.numbers
     for number, site in enumerate(error.sites):
-        own = [values.pop(0) for _ in site.names]
-        positional = [x for x, name in zip(own, site.names, strict=True) if not name]
-        named = {n: x for x, n in zip(own, site.names, strict=True) if n}
+        site_values = [values.pop(0) for _ in site.names]
+        positional = [
+            x for x, name in zip(site_values, site.names, strict=True) if not name
+        ]
+        named = {n: x for x, n in zip(site_values, site.names, strict=True) if n}
+        # The upper bits of a fault are the number of the site, the lower ones its
+        # details.
         holds = (fault >> DETAIL_BITS) != number
         check(holds, _message(site), *positional, **named)
 
@@ -237,7 +245,11 @@ _PROBLEMS: Final = {
 
 
 def _message(site: Site) -> str:
-    """The format of the message about ``site``, without what is known at run time."""
+    """Return the format of the message about ``site``.
+
+    For the user's checks it is their message. For others it says what failed and where,
+    without details that are known only at run time. Braces are escaped.
+    """
     if site.kind == CHECK:
         return site.name
     where = f", at {site.location}" if site.location is not None else ""

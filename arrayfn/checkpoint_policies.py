@@ -15,7 +15,7 @@ from arrayfn.ir import ArrayType
 from arrayfn.primitives import contraction, convolution, rematerialization
 from arrayfn.primitives.base import Primitive
 
-Policy = Callable[..., bool]
+Policy = Callable[..., bool]  # (primitive, *types, **params) -> keep the results?
 
 _PRODUCTS = (contraction.dot_general, convolution.conv_general)
 
@@ -55,10 +55,14 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 
 def save_only_these_names(*names: str) -> Policy:
-    """A policy that keeps values with one of these names (``checkpoint_name``)."""
+    """Return a policy that keeps values with one of these names.
+
+    ``checkpoint_name`` gives a value its name.
+    """
     chosen = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Return whether the equation gives one of these names."""
         is_named = primitive is rematerialization.checkpoint_name
         return is_named and params["name"] in chosen
 
@@ -66,10 +70,14 @@ def save_only_these_names(*names: str) -> Policy:
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """A policy that keeps values with a name other than these."""
+    """Return a policy that keeps values with a name other than these.
+
+    Values without a name are computed again.
+    """
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Return whether the equation gives a name other than these."""
         is_named = primitive is rematerialization.checkpoint_name
         return is_named and params["name"] not in excluded
 
@@ -77,14 +85,16 @@ def save_any_names_but_these(*names: str) -> Policy:
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """A policy that keeps all values but those with one of these names.
+    """Return a policy that keeps all values except those with one of these names.
 
-    ``checkpoint_name(x, "hidden")`` gives x a name. Other values are computed again
-    where the derivative needs them. A name that no value has changes nothing.
+    ``checkpoint_name(x, "hidden")`` gives x a name. Values with these names are
+    computed again where the derivative needs them. A name that no value has changes
+    nothing.
     """
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Return whether the equation gives none of these names."""
         is_named = primitive is rematerialization.checkpoint_name
         return not (is_named and params["name"] in excluded)
 
@@ -92,13 +102,14 @@ def save_anything_except_these_names(*names: str) -> Policy:
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """A policy that keeps a value if one of the two policies does.
+    """Return a policy that keeps a value if one of the two policies does.
 
     Like all policies, both take a primitive, the types of its operands and its
     parameters. They return whether to keep the results.
     """
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Return whether one of the policies keeps the equation's results."""
         return first(primitive, *types, **params) or second(primitive, *types, **params)
 
     return policy

@@ -22,25 +22,25 @@ def sequential_vmap(f: Callable[P, R]) -> custom_vmap[P, R]:
     >>> vmap(sequential_vmap(lambda x: x.sum()))(np.ones((3, 2)))
     array([2., 2., 2.])
     """
-    made = custom_vmap(f)
-    call: Any = made
+    wrapped = custom_vmap(f)
+    call: Any = wrapped
 
-    @made.def_vmap
+    @wrapped.def_vmap
     def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, bool]:
-        """The results of one member after the other, all of them mapped."""
+        """Compute one member after the other, in a loop; all results are mapped."""
         leaves, structure = tree.flatten(args)
         flags = tree.leaves(tuple(in_batched))
         mapped = [x for x, is_mapped in zip(leaves, flags, strict=True) if is_mapped]
 
         def one(members: list[Any]) -> Any:
-            """The result of one member."""
-            each = iter(members)
+            """Call the function for one member; unmapped leaves are the same."""
+            mapped_leaves = iter(members)
             given = [
-                next(each) if is_mapped else x
+                next(mapped_leaves) if is_mapped else x
                 for x, is_mapped in zip(leaves, flags, strict=True)
             ]
             return call(*tree.unflatten(structure, given))
 
         return lax.map(one, mapped), True
 
-    return made
+    return wrapped

@@ -23,9 +23,10 @@ R = TypeVar("R")
 
 @contextmanager
 def named_scope(name: str) -> Generator[None]:
-    """A context manager or decorator that names a part of the code for its readers.
+    """Name a part of the code: a context manager or decorator without effect.
 
-    Equations carry the file and line that made them, so the name has no effect.
+    It exists for programs that are written for JAX. Equations carry the file and line
+    that made them, so ``name`` is not used.
 
     >>> with named_scope("encoder"):
     ...     total = 1.0 + 2.0
@@ -34,7 +35,7 @@ def named_scope(name: str) -> Generator[None]:
 
 
 def named_call(fun: Callable[P, R], *, name: str | None = None) -> Callable[P, R]:
-    """``fun`` in a ``named_scope`` of this name, by default its own.
+    """Return ``fun`` in a ``named_scope`` of this name, by default its own.
 
     >>> named_call(abs, name="magnitude")(-2.0)
     2.0
@@ -66,13 +67,20 @@ def callback(
     (array(3.), [6.0])
     """
     if callback is None:
+        # The parameter hides this function's name.
         return functools.partial(globals()["callback"], ordered=ordered)
     _run(callback, args, kwargs)
     return None
 
 
 def _run(callback: _Callback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call ``callback`` for its effects, now or from compiled code.
+
+    In a trace, its call is emitted as an equation without results.
+    """
+
     def run(*operands: Any, **options: Any) -> tuple[Any, ...]:
+        """Call the callback, and return no results."""
         callback(*operands, **options)
         return ()
 
@@ -82,12 +90,13 @@ def _run(callback: _Callback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 class _AllUsed(string.Formatter):
-    """A formatter that refuses values which the format does not take."""
+    """A formatter that raises ArgumentError for values that the format does not use."""
 
     @override
     def check_unused_args(
         self, used_args: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
+        """Raise ArgumentError for the first value that the format does not use."""
         given = [*range(len(args)), *kwargs]
         unused = [str(name) for name in given if name not in used_args]
         if unused:
@@ -123,6 +132,7 @@ def print(
     if fmt is None:
         return functools.partial(print, ordered=ordered)
     try:
+        # Format the (traced) values once, so that a wrong format is an error here.
         _AllUsed().vformat(fmt, args, kwargs)
     except (IndexError, KeyError) as error:
         raise ArgumentError(
@@ -133,6 +143,7 @@ def print(
     shown_with = np.get_printoptions()
 
     def show(*operands: Any, **options: Any) -> None:
+        """Print a line, with the print options of the caller's line."""
         with np.printoptions(**shown_with):
             sys.stdout.write(fmt.format(*operands, **options) + "\n")
 

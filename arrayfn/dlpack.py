@@ -1,4 +1,9 @@
-"""DLPack's structures, through ctypes: an array's memory given away, and received."""
+"""DLPack's structures, through ctypes: export the memory of an array, and receive one.
+
+The protocol: a PyCapsule named "dltensor" holds a DLManagedTensor. The receiver renames
+the capsule to "used_dltensor", and later calls the deleter. A capsule that nobody has
+taken calls the deleter itself when it dies.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,10 @@ import numpy as np
 
 from arrayfn import dtypes
 
+# DLPack's numbers of devices (kDLCPU, kDLCUDA).
 CPU: Final = 1
 CUDA: Final = 2
+# DLPack's codes of types, by NumPy's kind, and of dtypes that NumPy does not have.
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _NARROW: Final = {
     dtypes.bfloat16: 4,
@@ -21,7 +28,7 @@ _NARROW: Final = {
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """The C structure DLTensor: an array's memory, device, type, shape and strides."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -41,7 +48,7 @@ _Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
+    """The C structure DLManagedTensor: a DLTensor and its deleter."""
 
     _fields_ = (
         ("tensor", _Tensor),
@@ -63,24 +70,26 @@ _get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_SetName", _python)
 )
-# The destructor's capsule is dying: it must not be counted as an object.
+# The destructor gets a dying capsule as an address: ctypes must not count references.
 _is_unused = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _python)
 )
 _get_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _python)
 )
+# {address of an exported DLManagedTensor: the objects that must live with it}
 _exported: dict[int, Any] = {}
 
 
 @_Deleter
 def _release(address: int) -> None:
+    """Forget the exported tensor at ``address``: the deleter that receivers call."""
     _exported.pop(address, None)
 
 
 @_Destructor
 def _drop(capsule: int) -> None:
-    """A capsule dies that nobody has taken."""
+    """Release the tensor of a dying capsule, unless a receiver has taken it."""
     if _is_unused(capsule, _NAME):
         _release(_get_dying(capsule, _NAME))
 
@@ -93,10 +102,11 @@ def export(
     dtype: np.dtype[Any],
     device: tuple[int, int],
 ) -> Any:
-    """A capsule of an array; ``owner`` lives until the receiver is done.
+    """Return a capsule of an array; ``owner`` lives until the receiver is done.
 
     ``pointer`` is the address of its first element; ``shape`` and ``strides`` count
-    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number. int4 raises
+    BufferError.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
@@ -126,9 +136,14 @@ def export(
 
 
 class Received:
-    """An array that another library gave: released when this dies."""
+    """An array that another library gave, which is released when this object dies.
+
+    ``address`` is that of its DLManagedTensor. ``pointer`` is the address of the first
+    element, and ``shape`` and ``strides`` (None: row-major) count elements.
+    """
 
     def __init__(self, address: int) -> None:
+        """Read the structure at ``address``."""
         self._managed = _Managed.from_address(address)
         self._address = address
         tensor = self._managed.tensor
@@ -138,20 +153,24 @@ class Received:
         self.dtype = _dtype(tensor.code, tensor.bits, tensor.lanes)
 
     def __del__(self) -> None:
+        """Call the deleter, if there is one."""
         if self._managed.deleter:
             _Deleter(self._managed.deleter)(self._address)
 
 
 def receive(capsule: Any) -> Received:
-    """What a capsule holds; the capsule is used up."""
+    """Take the array that a capsule holds, and mark the capsule as used."""
     address = _get(capsule, _NAME)
-    # Else it would release the array too, where what it holds is not known here.
+    # Otherwise the capsule would release the array too, when it dies.
     _rename(capsule, _USED)
     return Received(address)
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
-    """The dtype of a DLPack type; TypeError if there is none."""
+    """Return the dtype of a DLPack type; TypeError if arrayfn does not have it.
+
+    A type is a ``code``, a number of ``bits``, and a number of vector ``lanes``.
+    """
     narrow = {number: dtype for dtype, number in _NARROW.items()}
     if lanes == 1 and code in narrow:
         return narrow[code]

@@ -71,11 +71,11 @@ BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.ite
 
 
 class extended(np.generic):  # noqa: N801 - JAX's name
-    """The kind of dtypes that NumPy does not have."""
+    """The class of dtypes that NumPy does not have, for ``issubdtype``."""
 
 
 class prng_key(extended):  # noqa: N801 - JAX's name
-    """The kind of ``key_dtype``, for ``issubdtype(x.dtype, dtypes.prng_key)``."""
+    """The class of ``key_dtype``, for ``issubdtype(x.dtype, dtypes.prng_key)``."""
 
 
 class KeyDType:
@@ -92,10 +92,12 @@ class KeyDType:
 
     @override
     def __repr__(self) -> str:
+        """Return the name."""
         return self.name
 
     @override
     def __reduce__(self) -> str:
+        """Pickle as the module's variable ``KEY``, the only instance."""
         return "KEY"
 
 
@@ -131,9 +133,9 @@ _WEAK_DTYPES: Final[dict[type, DType]] = {
 
 
 def canonical(dtype: Any) -> DType:
-    """The supported data type that ``dtype`` (a NumPy dtype, type or name) names.
+    """Return the supported dtype for ``dtype``: a NumPy dtype, a type or a name.
 
-    Raises TypeError for data types that arrayfn does not have.
+    Byte order becomes native. Raises DTypeError for dtypes that arrayfn does not have.
 
     >>> canonical("float32")
     dtype('float32')
@@ -163,7 +165,7 @@ def check_numeric(dtype: DType) -> None:
 
 
 def storage_error(name: str, dtype: DType) -> DTypeError:
-    """The error of an operation ``name`` on arrays of a storage type."""
+    """Return the error of an operation ``name`` on arrays of a storage type."""
     wide = "int8" if dtype in INT4 else "float32"
     return DTypeError(
         f"{name} takes no arrays of {short_name(dtype)}, which is for storage; convert "
@@ -173,7 +175,10 @@ def storage_error(name: str, dtype: DType) -> DTypeError:
 
 
 def _unknown(dtype: Any) -> TypeError:
-    """The error for a ``dtype`` that arrayfn has not."""
+    """Return the error for a ``dtype`` that arrayfn does not have.
+
+    The message suggests a similar name, or a tuple for an integer in place of a dtype.
+    """
     known = [each.name for each in SHORT_NAMES]
     message = f"arrayfn has no data type {dtype!r}; it has {', '.join(known)}"
     if isinstance(dtype, str):
@@ -185,35 +190,35 @@ def _unknown(dtype: Any) -> TypeError:
 
 
 def short_name(dtype: DType) -> str:
-    """The name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
+    """Return the name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
     return KEY.name if dtype is KEY else SHORT_NAMES[dtype]
 
 
 def real_of(dtype: DType) -> DType:
-    """The data type of the real part of ``dtype``, which may be ``dtype`` itself."""
+    """Return the dtype of the real part of ``dtype``, which may be ``dtype`` itself."""
     return _REAL_OF.get(dtype, dtype)
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex data type with parts of ``dtype``, or ``dtype`` if it is complex."""
+    """Return the complex dtype with parts of ``dtype``; other dtypes stay."""
     return _COMPLEX_OF.get(dtype, dtype)
 
 
 def limits(dtype: DType) -> Any:
-    """The limits ``min`` and ``max`` of an integer or real floating-point dtype."""
+    """Return the limits of an integer or real floating-point dtype: finfo or iinfo."""
     is_float = dtype in FLOATS or dtype in FLOAT8
     return ml_dtypes.finfo(dtype) if is_float else ml_dtypes.iinfo(dtype)
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The data type in which kernels compute: float32 for float16 and bfloat16."""
+    """Return the dtype in which kernels compute: float32 for float16 and bfloat16."""
     return float32 if dtype in HALF_PRECISION else dtype
 
 
 def is_python_scalar(value: object) -> bool:
-    """Whether ``value`` is a Python bool, int, float or complex, and no NumPy scalar.
+    """Return whether ``value`` is a Python bool, int, float or complex.
 
-    Instances of subclasses, such as ``IntEnum``, count.
+    Instances of subclasses, such as ``IntEnum``, count, but NumPy's scalars do not.
     """
     return type(value) in _WEAK_DTYPES or (
         isinstance(value, (int, float, complex)) and not isinstance(value, np.generic)
@@ -226,20 +231,23 @@ def plain_scalar(value: Any) -> PythonScalar:
 
 
 def weak_dtype(value: PythonScalar) -> DType:
-    """The data type of a Python scalar if no other operand decides it."""
+    """Return the dtype of a Python scalar if no other operand decides it."""
     found = _WEAK_DTYPES.get(type(value))
     return _WEAK_DTYPES[_scalar_class(value)] if found is None else found
 
 
 def _scalar_class(value: object) -> type[int | float | complex]:
-    """The built-in class that the class of ``value`` is derived from."""
+    """Return the built-in class that the class of ``value`` is derived from."""
     if isinstance(value, int):
         return int
     return float if isinstance(value, float) else complex
 
 
 def _rank(dtype: DType) -> int:
-    """The place of a dtype's kind in promotion: bool, integer, float, complex."""
+    """Return the place of a dtype's kind in promotion.
+
+    It is 0 for bool, 1 for integers, 2 for floats, and 3 for complex numbers.
+    """
     if dtype == bool_:
         return 0
     if dtype in INTEGERS or dtype in INT4:
@@ -267,6 +275,7 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
     for dtype in strong[1:]:
         result = _promote_two(result, dtype)
     for dtype in weak:
+        # Raises the error for keys.
         if result is KEY:
             _promote_two(result, dtype)
         if _rank(dtype) <= _rank(result):
@@ -281,7 +290,10 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 
 
 def _promote_two(a: DType, b: DType) -> DType:
-    """The dtype that two dtypes promote to."""
+    """Return the dtype that two dtypes promote to.
+
+    Raises DTypeError for keys and storage types with another dtype.
+    """
     if a == b:
         return a
     if KEY in (a, b):

@@ -21,9 +21,14 @@ _MODULE = "einops._backends"
 
 
 class _Finder:
-    """Finds einops' module of backends as others do, and defines ours after it ran."""
+    """A finder for Python's imports that waits for einops' module of backends."""
 
     def find_spec(self, name: str, _path: object, _target: object = None) -> Any:
+        """Find the module as other finders do, and hook its execution.
+
+        The finder removes itself first, so that it is asked only once. Other modules
+        give None.
+        """
         if name != _MODULE:
             return None
         sys.meta_path.remove(self)
@@ -34,11 +39,12 @@ class _Finder:
 
 
 def _run_after(spec: ModuleSpec) -> None:
-    """Let the module of ``spec`` have our backend when it has been run."""
+    """Make the loader of ``spec`` define arrayfn's backend after the module."""
     loader: Any = spec.loader
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
+        """Run the module, and define the backend."""
         run(module)
         _define(module)
 
@@ -46,24 +52,34 @@ def _run_after(spec: ModuleSpec) -> None:
 
 
 def _define(backends: Any) -> None:
-    """Define the subclass of einops' backends that einops finds for our arrays."""
+    """Define the subclass of einops' backends that einops finds for arrayfn's arrays.
+
+    einops looks at all subclasses; the assignment only keeps the class alive.
+    """
 
     class ArrayfnBackend(backends.NumpyBackend):  # pyright: ignore[reportUnusedClass]
+        """einops' backend for traced arrays and arrays on a device."""
+
         framework_name = "arrayfn"
 
         def __init__(self) -> None:
+            """Compute with arrayfn's functions in place of NumPy's."""
             self.np = namespace().module
 
         def is_appropriate_type(self, tensor: object) -> bool:
+            """Return whether ``tensor`` is an array of arrayfn."""
             return isinstance(tensor, ImmutableArray)
 
         def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+            """Convert a NumPy array."""
             return self.np.asarray(x)
 
         def to_numpy(self, x: ImmutableArray) -> np.ndarray[Any, Any]:
+            """Return the values, or raise an error for a traced array."""
             return x.concrete("to_numpy", "Return the array from the traced function")
 
         def is_float_type(self, x: ImmutableArray) -> bool:
+            """Return whether the dtype is floating-point."""
             return x.dtype in dtypes.FLOATS
 
     backends._arrayfn_backend = ArrayfnBackend

@@ -18,25 +18,27 @@ from typing_extensions import override
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "tools", "demo.py")  # it is written as a user's program
-_PLURALS = {"axis": "axes", "entry": "entries"}
+_PLURALS = {"axis": "axes", "entry": "entries"}  # irregular ones
+# Libraries that call functions; their frames are not the user's code.
 _LIBRARIES = ("numpy", "optree", "pandas", "scipy")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A line of the user's code."""
+    """A line of the user's code: the file's path and the line's number, from 1."""
 
     file: str
     line: int
 
     @override
     def __str__(self) -> str:
+        """Return "name:line", without the file's folder."""
         return f"{printable(os.path.basename(readable_file(self.file)))}:{self.line}"
 
 
 def printable(text: str) -> str:
-    r"""``text`` in one line, with line ends and invisible characters escaped.
+    r"""Escape line ends and invisible characters of ``text``, so that it is one line.
 
     >>> printable("model.py\rimport os")
     'model.py\\rimport os'
@@ -47,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``count`` and ``noun``, in the plural unless ``count`` is 1.
+    """Return ``count`` and ``noun``, in the plural unless ``count`` is 1.
 
     >>> plural(1, "step"), plural(2, "axis"), plural(0, "entry")
     ('1 step', '2 axes', '0 entries')
@@ -58,7 +60,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def readable_file(file: str) -> str:
-    """The user's name for ``file``, such as the number of a notebook's cell."""
+    """Return the user's name for ``file``, such as the number of a notebook's cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     label = shell.compile.format_code_name(file) if shell is not None else None
@@ -66,7 +68,7 @@ def readable_file(file: str) -> str:
 
 
 def user_location() -> SourceLocation | None:
-    """The innermost running line of the user's code.
+    """Return the innermost running line of the user's code, or None.
 
     That is code outside arrayfn, Python, NumPy, SciPy, pandas and optree.
     """
@@ -81,7 +83,11 @@ def user_location() -> SourceLocation | None:
 
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
-    """Whether ``file`` is of the user's code."""
+    """Return whether ``file`` is of the user's code.
+
+    It is not if it belongs to arrayfn, to Python's standard library, or to one of
+    ``_LIBRARIES``. Packages in site-packages are the user's.
+    """
     if file.startswith(_PACKAGE) and file != _DEMO:
         return False
     if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:
@@ -92,9 +98,14 @@ def is_users(file: str) -> bool:
 
 
 class ArrayfnError(Exception):
-    """The base of arrayfn's errors. ``location`` is the user's line, if it is known."""
+    """The base of arrayfn's errors.
+
+    ``location`` is the user's line, if it is known, and begins the text. ``message`` is
+    the text without the line.
+    """
 
     def __init__(self, message: str, location: SourceLocation | None = None) -> None:
+        """Create an error with the text "file:line: message"."""
         self.location = location
         self.message = message
         where = ""
@@ -104,7 +115,7 @@ class ArrayfnError(Exception):
 
 
 def located(error: ArrayfnError, location: SourceLocation | None) -> ArrayfnError:
-    """``error`` with ``location``, if it names no line yet."""
+    """Return ``error`` with ``location``, if it names no line yet."""
     if error.location is not None or location is None:
         return error
     return type(error)(str(error), location)
@@ -178,7 +189,7 @@ class InPlaceError(ArrayfnError, TypeError):
 
 
 class TracedConversionError(ArrayfnError, TypeError):
-    """A traced value in place of a Python number, which would drop a derivative."""
+    """A traced value where a Python number is needed, which would drop a derivative."""
 
 
 class DifferentiationError(ArrayfnError, TypeError):
@@ -220,7 +231,7 @@ class KernelMismatchError(ArrayfnError, ValueError):
 
 
 def warn_of_singular_matrix() -> None:
-    """Warn that a sparse system has no solution, by SciPy's warning for that."""
+    """Warn that a sparse system has no solution, with SciPy's MatrixRankWarning."""
     from scipy.sparse.linalg import MatrixRankWarning
 
     warnings.warn(

@@ -33,10 +33,10 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     sizes = [math.prod(t.shape) for t in types]
     given = [(t.dtype, t.weak) for t in types] or [(dtypes.float64, False)]
     dtype, _ = dtypes.promote(given)
-    kept = dtype if all(t.dtype == dtype for t in types) else None
+    common_dtype = dtype if all(t.dtype == dtype for t in types) else None
 
     def unravel(vector: Any) -> Any:
-        """The pytree whose leaves are the parts of ``vector``."""
+        """Return the pytree whose leaves are the parts of ``vector``."""
         shape = leaf_type(vector).shape
         if shape != (sum(sizes),):
             raise ShapeError(
@@ -44,23 +44,23 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
                 f"one that came with it, not an array of shape {shape}",
                 user_location(),
             )
-        if kept is None and leaf_type(vector).dtype != dtype:
+        if common_dtype is None and leaf_type(vector).dtype != dtype:
             raise DTypeError(
                 f"unravel takes a vector of {dtype}, the dtype of the one that came "
                 f"with it, not of {leaf_type(vector).dtype}; convert it",
                 user_location(),
             )
-        made: list[Any] = []
+        leaves_of_vector: list[Any] = []
         begin = 0
         for type, size in zip(types, sizes, strict=True):
             part = anp.reshape(vector[begin : begin + size], type.shape)
-            if kept is None:
+            if common_dtype is None:
                 is_real = type.dtype not in dtypes.COMPLEX
                 part = anp.real(part) if is_real and dtype in dtypes.COMPLEX else part
                 part = ops.convert(part, type.dtype)
-            made.append(part)
+            leaves_of_vector.append(part)
             begin += size
-        return tree.unflatten(structure, made)
+        return tree.unflatten(structure, leaves_of_vector)
 
     if not leaves:
         return anp.zeros(0), unravel

@@ -33,7 +33,7 @@ class ResizeMethod(Enum):
 
     @staticmethod
     def from_string(s: str) -> ResizeMethod:
-        """The method of this name, such as "bilinear".
+        """Return the method of this name, such as "bilinear".
 
         Raises ArgumentError if there is no such method.
         """
@@ -60,13 +60,14 @@ _METHODS: Final = {
 
 
 def _triangle(x: Array) -> Array:
+    """Return the kernel of linear interpolation at the distance ``x`` >= 0."""
     return anp.maximum(0.0, 1.0 - x)
 
 
 def _cubic(x: Array, a: float = -0.5) -> Array:
-    """The cubic kernel with the parameter ``a`` at the distance ``x``.
+    """Return the cubic kernel with the parameter ``a`` at the distance ``x`` >= 0.
 
-    Keys, Cubic convolution interpolation for digital image processing, 1981.
+    Source: Keys, Cubic convolution interpolation for digital image processing, 1981.
     """
     near = (((a + 2.0) * x - (a + 3.0)) * x) * x + 1.0
     far = ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
@@ -74,14 +75,18 @@ def _cubic(x: Array, a: float = -0.5) -> Array:
 
 
 def _sharper_cubic(x: Array) -> Array:
-    """The kernel of PyTorch and OpenCV."""
+    """Return the cubic kernel of PyTorch and OpenCV, with a = -3/4."""
     return _cubic(x, -0.75)
 
 
 def _lanczos(radius: float) -> Callable[[Array], Array]:
-    """sinc(x) sinc(x / radius), for x up to the radius (Duchon, 1979)."""
+    """Return the kernel sinc(x) sinc(x / radius), 0 beyond the radius.
+
+    Source: Duchon, Lanczos filtering in one and two dimensions, 1979.
+    """
 
     def kernel(x: Array) -> Array:
+        """Return the kernel at the distance ``x`` >= 0."""
         window = anp.sinc(x) * anp.sinc(x / radius)
         return anp.where(x > radius, 0.0, window)
 
@@ -130,13 +135,14 @@ def resize(
     if chosen is ResizeMethod.NEAREST:
         value = anp.asarray(image)
         for k in changed:
+            # The centres of the result's pixels, in pixels of the image.
             centres = (np.arange(wanted[k]) + 0.5) * type.shape[k] / wanted[k]
             value = anp.take(value, np.floor(centres).astype(np.int32), k)
         return value
     scale = np.array([wanted[k] / max(type.shape[k], 1) for k in changed])
-    moved = np.zeros(len(changed))
+    no_translation = np.zeros(len(changed))
     return scale_and_translate(
-        image, wanted, changed, scale, moved, chosen, antialias, precision
+        image, wanted, changed, scale, no_translation, chosen, antialias, precision
     )
 
 
@@ -173,22 +179,24 @@ def scale_and_translate(
     extents = ops.as_shape("scale_and_translate", tuple(shape))
     wide = dtypes.real_of(dtypes.compute_dtype(value.dtype))
     for number, axis in enumerate(spatial_dims):
-        place = ops.normalize_axis("scale_and_translate", axis, len(value.shape))
+        position = ops.normalize_axis("scale_and_translate", axis, len(value.shape))
         weights = _weights(
-            value.shape[place],
-            extents[place],
+            value.shape[position],
+            extents[position],
             anp.asarray(scale)[number].astype(wide),
             anp.asarray(translation)[number].astype(wide),
             chosen,
             antialias,
         ).astype(value.dtype)
-        mixed = anp.tensordot(value, weights, ((place,), (0,)), precision=precision)
-        value = anp.moveaxis(mixed, -1, place)
+        resized = anp.tensordot(
+            value, weights, ((position,), (0,)), precision=precision
+        )
+        value = anp.moveaxis(resized, -1, position)
     return value
 
 
 def _method(method: str | ResizeMethod) -> ResizeMethod:
-    """The ResizeMethod that is given, or of that name."""
+    """Return a ResizeMethod, which is given as itself or by its name."""
     if isinstance(method, ResizeMethod):
         return method
     return ResizeMethod.from_string(method)
@@ -202,13 +210,16 @@ def _weights(
     method: ResizeMethod,
     antialias: bool,
 ) -> Array:
-    """The weights (extent, wanted) of an image's elements in those of the result.
+    """Return the weights (extent, wanted) of the image's elements in the result's.
 
-    Along one axis, element x of ``extent`` comes to ``x * scale + translation`` of
-    ``wanted``. With ``antialias`` the kernel is widened where the image shrinks.
+    Along one axis, the image has ``extent`` elements and the result ``wanted``. x of
+    the image moves to ``x * scale + translation``, where element k covers [k, k + 1].
+    With ``antialias`` the kernel is widened where the image shrinks. Columns add up to
+    1, but are 0 for elements outside of the image.
     """
     inverse = 1.0 / scale
     dtype = scale.dtype
+    # Centres of the result's elements, as (fractional) indices into the image.
     centres = (anp.arange(wanted, dtype=dtype) + 0.5 - translation) * inverse - 0.5
     pixels = anp.arange(extent, dtype=dtype)[:, None]
     width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0
@@ -230,8 +241,8 @@ def _weights(
         weights = weights + anp.where(pixels == 0, before, 0.0)
         weights = weights + anp.where(pixels == extent - 1, after, 0.0)
     total = anp.sum(weights, 0, keepdims=True)
-    known = anp.abs(total) > 1000.0 * float(anp.finfo(dtype).eps)
-    weights = anp.where(known, weights / anp.where(known, total, 1.0), 0.0)
+    is_not_zero = anp.abs(total) > 1000.0 * float(anp.finfo(dtype).eps)
+    weights = anp.where(is_not_zero, weights / anp.where(is_not_zero, total, 1.0), 0.0)
     if repeats_edges:
         return weights
     inside = (centres >= -0.5) & (centres <= extent - 0.5)

@@ -22,7 +22,10 @@ _NAMES: Final = ("compile", "retrace", "cache")
 
 
 def configure(wanted: str) -> None:
-    """Print the records of the loggers named in ``wanted``, separated by commas."""
+    """Print the records of the loggers named in ``wanted``, separated by commas.
+
+    ``"all"`` stands for all loggers. Unknown names give a RuntimeWarning.
+    """
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     if names == ["all"]:
         names = list(_NAMES)

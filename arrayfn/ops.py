@@ -1,4 +1,4 @@
-"""Sums, products and extrema over segments, which are rows that share a number."""
+"""Sums, products and extrema over segments: the rows that have the same number."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def segment_sum(
     >>> segment_sum(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 0]), 3)
     array([5., 2., 0.])
     """
-    found = _Segments("segment_sum", data, segment_ids, num_segments)
-    return found.filled(0).add(
+    segments = _Segments("segment_sum", data, segment_ids, num_segments)
+    return segments.filled(0).add(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -63,14 +63,16 @@ def segment_prod(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The product of the rows of each segment, or 1: see ``segment_sum``.
+    """Return the product of the rows of each segment, or 1 if it has none.
+
+    The arguments, the shape and the errors are those of ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
     array([8., 3., 1.])
     """
-    found = _Segments("segment_prod", data, segment_ids, num_segments)
-    return found.filled(1).multiply(
+    segments = _Segments("segment_prod", data, segment_ids, num_segments)
+    return segments.filled(1).multiply(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -87,9 +89,10 @@ def segment_max(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The maximum of the rows of each segment: see ``segment_sum``.
+    """Return the maximum of the rows of each segment.
 
-    An empty segment gives the smallest number of the dtype.
+    An empty segment gives the smallest number of the dtype. The arguments, the shape
+    and the errors are those of ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -100,8 +103,8 @@ def segment_max(
         return anp.astype(
             segment_max(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
         )
-    found = _Segments("segment_max", data, segment_ids, num_segments)
-    return found.filled(found.limit(largest=False)).max(
+    segments = _Segments("segment_max", data, segment_ids, num_segments)
+    return segments.filled(segments.limit(largest=False)).max(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -118,9 +121,10 @@ def segment_min(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The minimum of the rows of each segment: see ``segment_sum``.
+    """Return the minimum of the rows of each segment.
 
-    An empty segment gives the largest number of the dtype.
+    An empty segment gives the largest number of the dtype. The arguments, the shape and
+    the errors are those of ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -131,8 +135,8 @@ def segment_min(
         return anp.astype(
             segment_min(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
         )
-    found = _Segments("segment_min", data, segment_ids, num_segments)
-    return found.filled(found.limit(largest=True)).min(
+    segments = _Segments("segment_min", data, segment_ids, num_segments)
+    return segments.filled(segments.limit(largest=True)).min(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -141,11 +145,20 @@ def segment_min(
 
 
 class _Segments:
-    """Rows and their numbers, checked."""
+    """The checked arguments of a segment function.
+
+    ``type`` is that of the rows, ``count`` the number of segments, and ``ids`` the
+    number of each row, where negative numbers are out of bounds.
+    """
 
     def __init__(
         self, name: str, data: ArrayLike, ids: ArrayLike, count: int | None
     ) -> None:
+        """Check the arguments; ``name`` is the function in errors.
+
+        Raises ShapeError or ArgumentError. Without ``count``, it is the largest of
+        ``ids`` plus 1.
+        """
         self.type = operands.type_of_operand(f"{name}: data", data)
         given = operands.type_of_operand(f"{name}: segment_ids", ids)
         if given.shape != self.type.shape[:1] or not self.type.shape:
@@ -163,7 +176,7 @@ class _Segments:
         self.ids = anp.where(anp.less(ids, 0), self.count, ids)
 
     def limit(self, *, largest: bool) -> Any:
-        """The largest or the smallest number of the dtype."""
+        """Return the largest or the smallest number of the dtype."""
         if self.type.dtype in dtypes.FLOATS:
             return float("inf") if largest else -float("inf")
         if self.type.dtype == dtypes.bool_:
@@ -172,7 +185,10 @@ class _Segments:
         return limits.max if largest else limits.min
 
     def filled(self, value: Any) -> Any:
-        """An array of ``value`` for the results, indexed by the numbers."""
+        """Return an array of ``value`` for the results, indexed at the numbers.
+
+        It is ``array.at[ids]``, whose methods add or multiply rows.
+        """
         shape = (self.count, *self.type.shape[1:])
         return anp.at(anp.full(shape, value, self.type.dtype))[self.ids]
 

@@ -20,6 +20,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.transforms import check_leaf, leaf_type
 
 Array = np.ndarray[Any, Any]
+# The names of dtypes in safetensors files.
 _NAMES: Final = {
     dtypes.bool_: "BOOL",
     dtypes.uint8: "U8",
@@ -92,12 +93,12 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
         raise ArgumentError(
             f"{os.fspath(file)} is not a safetensors file: {error}", user_location()
         ) from None
-    found = {name: _array(name, entry) for name, entry in entries}
+    arrays = {name: _array(name, entry) for name, entry in entries}
     if like is None:
-        return found
+        return arrays
     pairs = _named(like)
-    missing = [name for name, _ in pairs if name not in found]
-    more = sorted(found.keys() - {name for name, _ in pairs})
+    missing = [name for name, _ in pairs if name not in arrays]
+    more = sorted(arrays.keys() - {name for name, _ in pairs})
     if missing or more:
         raise ArgumentError(
             f"{os.fspath(file)} does not have the arrays of like: it lacks "
@@ -106,23 +107,27 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
             user_location(),
         )
     for name, leaf in pairs:
-        wanted, have = leaf_type(leaf), leaf_type(found[name])
-        if (wanted.shape, wanted.dtype) != (have.shape, have.dtype):
+        wanted_type, file_type = leaf_type(leaf), leaf_type(arrays[name])
+        if (wanted_type.shape, wanted_type.dtype) != (file_type.shape, file_type.dtype):
             raise ShapeError(
-                f"{os.fspath(file)}: {name} is {have}, not {wanted} as in like",
+                f"{os.fspath(file)}: {name} is {file_type}, not {wanted_type} as in "
+                "like",
                 user_location(),
             )
-    return tree.unflatten(tree.structure(like), [found[name] for name, _ in pairs])
+    return tree.unflatten(tree.structure(like), [arrays[name] for name, _ in pairs])
 
 
 def _named(parameters: Any) -> list[tuple[str, Any]]:
-    """The leaves of ``parameters`` with their names: their paths, joined by dots."""
+    """Return the leaves of ``parameters`` with their names.
+
+    A name is the leaf's path, joined by dots.
+    """
     pairs, _ = tree.flatten_with_path(parameters)
     return [(tree.keystr(p, simple=True, separator="."), leaf) for p, leaf in pairs]
 
 
 def _array(name: str, entry: Mapping[str, Any]) -> Array:
-    """The array that a file's entry holds; ArgumentError for an unknown dtype."""
+    """Return the array of a file's entry; ArgumentError for an unknown dtype."""
     dtype = _DTYPES.get(entry["dtype"])
     if dtype is None:
         raise ArgumentError(
@@ -130,11 +135,12 @@ def _array(name: str, entry: Mapping[str, Any]) -> Array:
             "have",
             user_location(),
         )
+    # A bytearray makes the array writable.
     return np.frombuffer(bytearray(entry["data"]), dtype).reshape(entry["shape"])
 
 
 def _package() -> Any:
-    """The package safetensors; ArgumentError if it is not installed."""
+    """Import and return safetensors; ArgumentError if it is not installed."""
     try:
         import_module("safetensors.numpy")
         return import_module("safetensors")

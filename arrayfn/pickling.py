@@ -15,14 +15,18 @@ from typing import Any, Protocol
 
 
 class Wrapper(Protocol):
-    """What ``pickled`` takes: an object with a function's names."""
+    """An object that ``pickled`` takes: it has the names of a function."""
 
     __module__: str
     __qualname__: str
 
 
 def pickled(wrapper: Wrapper, state: Any) -> str | tuple[Any, ...]:
-    """The result of ``wrapper.__reduce__``: its name, or its class and ``state``."""
+    """Return the result of ``wrapper.__reduce__``.
+
+    It is the wrapper's name, if another process can find the wrapper by it. Otherwise
+    it is the class and ``state``.
+    """
     if _is_found(wrapper) and not (
         wrapper.__module__ == "__main__" and _is_pickled_by_value()
     ):
@@ -32,15 +36,15 @@ def pickled(wrapper: Wrapper, state: Any) -> str | tuple[Any, ...]:
 
 
 def _is_found(wrapper: Wrapper) -> bool:
-    """Whether its module has ``wrapper`` under its name."""
-    found: Any = sys.modules.get(wrapper.__module__)
+    """Return whether the module of ``wrapper`` has it under its name."""
+    object_of_name: Any = sys.modules.get(wrapper.__module__)
     for name in wrapper.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is wrapper
+        object_of_name = getattr(object_of_name, name, None)
+    return object_of_name is wrapper
 
 
 def _is_pickled_by_value() -> bool:
-    """Whether cloudpickle is the caller.
+    """Return whether cloudpickle is the caller.
 
     Processes that read its pickles need not have the main module of this one.
     """

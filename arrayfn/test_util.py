@@ -128,7 +128,8 @@ def _check(
 ) -> None:
     """Compare derivatives up to ``order`` with differences of step ``eps``.
 
-    ``modes`` are "fwd" and "rev"; ``limits`` are the tolerances.
+    ``modes`` are "fwd" and "rev"; ``limits`` are the tolerances. Orders above 1 check
+    the derivatives of the jvp and vjp along random ``directions``.
     """
     name = _name(f)
     further = order > 1
@@ -139,6 +140,7 @@ def _check(
             tangents = directions.like(args)
 
             def forward(*given: Any) -> Any:
+                """Return the jvp along fixed tangents, at arguments ``given``."""
                 return jvp(f, given, tangents)[1]
 
             forward.__name__ = f"jvp of {name}"
@@ -149,6 +151,7 @@ def _check(
             cotangents = directions.like(f(*args))
 
             def backward(*given: Any) -> Any:
+                """Return the vjp of fixed cotangents, at arguments ``given``."""
                 return vjp(f, *given)[1](cotangents)
 
             backward.__name__ = f"vjp of {name}"
@@ -156,52 +159,58 @@ def _check(
 
 
 def _name(f: Function) -> str:
+    """Return the function's name for messages."""
     return getattr(f, "__name__", type(f).__name__)
 
 
 def _is_inexact(leaf: Any) -> bool:
+    """Return whether a leaf is floating-point or complex."""
     return leaf_type(leaf).dtype in dtypes.INEXACT
 
 
 def _narrowest(args: Sequence[Any]) -> int:
-    """The bits of the real numbers of the narrowest inexact one of ``args``."""
+    """Return the bits of the narrowest floating-point dtype in ``args``.
+
+    Complex numbers count by their real parts. It is 64 if there is none.
+    """
     kinds = [leaf_type(leaf).dtype for leaf in tree.leaves(tuple(args))]
     inexact = [dtypes.real_of(k) for k in kinds if k in dtypes.INEXACT]
     return min((8 * k.itemsize for k in inexact), default=64)
 
 
 class _Directions:
-    """Random directions, the same in each run."""
+    """A source of random directions, which are the same in each run."""
 
     def __init__(self) -> None:
+        """Start the random generator at a fixed seed."""
         self._random = np.random.default_rng(_SEED)
 
     def like(self, value: Any) -> Any:
-        """A tree like ``value``: normal numbers, zeros where nothing varies."""
+        """Return a tree like ``value``: normal numbers, and zeros for integers."""
         return tree.map(self._one, value)
 
     def _one(self, leaf: Any) -> Any:
-        """Normal random numbers like ``leaf``; zeros for integers."""
+        """Return normal random numbers like ``leaf``; zeros for integers."""
         type = leaf_type(leaf)
         if type.dtype not in dtypes.INEXACT:
             return np.zeros(type.shape, type.dtype)
-        made: Any = self._random.standard_normal(type.shape)
+        numbers: Any = self._random.standard_normal(type.shape)
         if type.dtype in dtypes.COMPLEX:
-            made = made + 1j * self._random.standard_normal(type.shape)
-        return np.asarray(made, type.dtype)
+            numbers = numbers + 1j * self._random.standard_normal(type.shape)
+        return np.asarray(numbers, type.dtype)
 
 
 def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:
-    """The central difference of ``f`` at ``args`` along ``tangents``.
+    """Return the central difference of ``f`` at ``args`` along ``tangents``.
 
-    ``eps`` is the step.
+    It is (f(args + eps tangents) - f(args - eps tangents)) / (2 eps).
     """
 
     def moved(step: float) -> Any:
-        """The value at ``args``, moved by ``step`` times the tangents."""
+        """Return the value at ``args``, moved by ``step`` times the tangents."""
 
         def one(leaf: Any, tangent: Any) -> Any:
-            """The moved leaf, in its dtype."""
+            """Move a leaf, and keep its dtype."""
             if not _is_inexact(leaf):
                 return leaf
             exact = np.asarray(leaf) + np.asarray(step * tangent)
@@ -210,7 +219,7 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
         return f(*tree.map(one, tuple(args), tangents))
 
     def quotient(high: Any, low: Any) -> Any:
-        """The difference of two values over the distance; zeros for integers."""
+        """Return the difference of two values over the distance; zeros for integers."""
         if not _is_inexact(high):
             return np.zeros(leaf_type(high).shape)
         return (np.asarray(high) - np.asarray(low)) / np.asarray(2.0 * eps)
@@ -219,11 +228,7 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
 
 
 def _inner(first: Any, second: Any) -> Any:
-    """The inner product of two pytrees, in float64 or wider.
-
-    It is the real part of the sum of products over all leaves of ``first`` and
-    ``second``.
-    """
+    """Return the real part of the sum of products of two pytrees, in float64."""
     pairs = zip(tree.leaves(first), tree.leaves(second), strict=True)
     wide = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
     return sum(np.sum(x * y, dtype=np.complex128).real for x, y in wide)

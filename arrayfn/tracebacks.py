@@ -25,7 +25,11 @@ _NOTE: Final = f"(frames of arrayfn are hidden; {VARIABLE}=full shows them)"
 def shortened(
     error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Remove frames of libraries from ``trace``, unless that would hide a cause."""
+    """Return ``trace`` without the frames of arrayfn and its libraries.
+
+    It stays whole if arrayfn is not part of it, or if an error of another class begins
+    in a library: this may be a bug of arrayfn.
+    """
     frames = list(_frames(trace))
     files = [frame.tb_frame.f_code.co_filename for frame in frames]
     if not any(file.startswith(_PACKAGE) for file in files):
@@ -33,27 +37,32 @@ def shortened(
     if not isinstance(error, ArrayfnError) and not is_users(files[-1]):
         return trace
     kept = [f for f, file in zip(frames, files, strict=True) if is_users(file)]
-    made: TracebackType | None = None
+    user_trace: TracebackType | None = None
     for frame in reversed(kept):
-        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return made or trace
+        user_trace = TracebackType(
+            user_trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
+        )
+    return user_trace or trace
 
 
 def shorten_all(error: BaseException) -> None:
-    """Shorten the tracebacks of ``error`` and of the errors that caused it."""
+    """Shorten the tracebacks of ``error`` and of the errors that caused it.
+
+    If a frame of ``error`` was hidden, a note says so.
+    """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in seen:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(found))
-        short = shortened(found, found.__traceback__)
-        if short is not found.__traceback__:
-            found.__traceback__ = short
-            if found is error and _NOTE not in getattr(found, "__notes__", ()):
-                found.add_note(_NOTE)
-        waiting += [found.__cause__, found.__context__]
+        seen.add(id(current))
+        short = shortened(current, current.__traceback__)
+        if short is not current.__traceback__:
+            current.__traceback__ = short
+            if current is error and _NOTE not in getattr(current, "__notes__", ()):
+                current.add_note(_NOTE)
+        waiting += [current.__cause__, current.__context__]
 
 
 def install() -> None:
@@ -68,7 +77,7 @@ def install() -> None:
     def hook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Shorten the traceback, and show it as before."""
+        """Shorten the traceback, and show it by the hook before."""
         shorten_all(error)
         before(kind, error, error.__traceback__)
 
@@ -92,7 +101,7 @@ def _shown_by_ipython(
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    """The entries of a traceback, from the outermost one."""
+    """Yield the entries of a traceback, from the outermost one."""
     while trace is not None:
         yield trace
         trace = trace.tb_next

@@ -50,7 +50,10 @@ def device_put(
 
 
 def _resharded(x: Any, sharding: NamedSharding) -> Any:
-    """``x`` over the devices that ``sharding`` says."""
+    """Return ``x`` distributed over devices by ``sharding``.
+
+    Collectives move the parts of an array that is distributed over the same mesh.
+    """
     from arrayfn.distributed.arrays import ShardedArray, put_sharded
 
     if not isinstance(x, ShardedArray) or x.sharding.mesh != sharding.mesh:
@@ -105,7 +108,7 @@ def to_dlpack(x: Any) -> Any:
 
 
 def _received(x: Any) -> Any:
-    """An array of another library that is on a GPU, where it is."""
+    """Convert an array of another library that is on a GPU, and leave it there."""
     return choose("cuda").put(x)
 
 

@@ -26,18 +26,19 @@ keystr = tree_paths.keystr
 IsLeaf = Callable[[Any], bool] | None
 C = TypeVar("C", bound=type)
 
+# The text of a structure within optree's "PyTreeSpec(...)".
 _SPEC: Final = re.compile(
     r"^PyTreeSpec\((.*?)(?:, NoneIsLeaf)?(?:, namespace='.*')?\)$", re.DOTALL
 )
 _LONGEST: Final = 120  # characters of a structure's text
-_OWN: Final = "arrayfn"  # the registry that classes are put into
-_NOTHING: Final = object()
+_OWN: Final = "arrayfn"  # optree's namespace of the classes that are registered here
+_NOTHING: Final = object()  # says that a parameter was not given
 _OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
 _ATTRS_FIELDS: Final = "__attrs_attrs__"
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
-    """The leaves of ``tree`` in order, and its structure.
+    """Return the leaves of ``tree`` in order, and its structure.
 
     A node that ``is_leaf`` accepts is a leaf.
 
@@ -49,7 +50,9 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
 
 
 def text_of(structure: TreeDef) -> str:
-    """The short text of ``structure`` that errors show; ``*`` is an array.
+    """Return the short text of ``structure`` that errors show; ``*`` is an array.
+
+    A text of more than 120 characters is cut.
 
     >>> text_of(structure({"a": 1, "b": (2, 3)}))
     "{'a': *, 'b': (*, *)}"
@@ -67,27 +70,33 @@ def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
     >>> flatten_arguments({"a": 1})[0]
     [1]
     """
-    found, structure = flatten(tree)
-    classes = {type(x) for x in found if hasattr(type(x), _OPTREE_FIELDS)}
+    flat_leaves, structure = flatten(tree)
+    classes = {type(x) for x in flat_leaves if hasattr(type(x), _OPTREE_FIELDS)}
     if not classes:
-        return found, structure
+        return flat_leaves, structure
     for cls in classes:
         register_dataclass(cls)
     return flatten_arguments(tree)
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure ``treedef`` with these leaves."""
+    """Return the tree of structure ``treedef`` with these leaves."""
     return optree.tree_unflatten(treedef, leaves)
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of ``tree`` in order."""
+    """Return the leaves of ``tree`` in order.
+
+    A node that ``is_leaf`` accepts is a leaf.
+    """
     return list(optree.tree_leaves(tree, is_leaf, namespace=_OWN))
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
-    """The structure of ``tree``."""
+    """Return the structure of ``tree``.
+
+    A node that ``is_leaf`` accepts is a leaf.
+    """
     return optree.tree_structure(tree, is_leaf, namespace=_OWN)
 
 
@@ -102,6 +111,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
     try:
         return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
     except ValueError:
+        # optree's error does not say which tree differs.
         wanted = structure(tree, is_leaf)
         for other in rest:
             _check_structure(wanted, other)
@@ -109,7 +119,10 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
 
 def _check_structure(wanted: TreeDef, other: Any) -> None:
-    """Raise StructureError unless ``other`` has the structure, or goes on below it."""
+    """Raise StructureError unless ``other`` has the structure ``wanted``.
+
+    In the place of a leaf, it may have a subtree.
+    """
     try:
         wanted.flatten_up_to(other)
     except ValueError as error:
@@ -142,7 +155,7 @@ def reduce(
 
 
 def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves of ``tree`` are true.
+    """Return whether all leaves of ``tree`` are true.
 
     >>> all({"a": True, "b": (1, 0)})
     False
@@ -169,6 +182,7 @@ def reduce_associative(
     if not values and identity is _NOTHING:
         raise TypeError("reduce_associative of a tree without leaves needs an identity")
     while len(values) > 1:
+        # An odd value at the end is kept for the next round.
         paired = [operation(x, y) for x, y in zip(values[::2], values[1::2])]  # noqa: B905
         values = paired + values[2 * len(paired) :]
     return values[0] if values else identity
@@ -194,7 +208,7 @@ def flatten_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> tuple[list[tuple[Path, Any]], TreeDef]:
-    """The pairs (path, leaf) of all leaves, and the structure of ``tree``.
+    """Return the pairs (path, leaf) of all leaves, and the structure of ``tree``.
 
     A path is a tuple of keys, such as ``DictKey("w")``. ``keystr`` prints a path.
     Calling a path with a tree gives the part of the tree at this path. With
@@ -214,7 +228,7 @@ def leaves_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> list[tuple[Path, Any]]:
-    """The pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
+    """Return the pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
     return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
@@ -239,7 +253,7 @@ def map_with_path(
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf, written as an index.
+    """Return the path of each leaf, written as an index.
 
     >>> paths({"w": (1, 2)})
     ["['w'][0]", "['w'][1]"]
@@ -258,7 +272,9 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
-    """List the leaf of ``prefix``, which may be None, above each leaf of ``tree``.
+    """Return a list with the leaf of ``prefix`` above each leaf of ``tree``.
+
+    Leaves of ``prefix`` may be None. None in ``tree`` is no leaf, so it has no entry.
 
     >>> broadcast_prefix((0, None), ((1, None, 2), 3))
     [0, 0, None]
@@ -273,9 +289,9 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
 def one_level(
     node: Any,
 ) -> tuple[list[Any], Hashable, Callable[[Any, list[Any]], Any]]:
-    """The children and metadata of ``node``, and a function that makes a node of them.
+    """Return the children and metadata of ``node``, and a function that makes a node.
 
-    Raises ValueError for a leaf.
+    The function takes metadata and children. Raises ValueError for a leaf.
 
     >>> children, metadata, make = one_level({"a": 1, "b": (2, 3)})
     >>> children, make(metadata, [4, 5])
@@ -286,7 +302,7 @@ def one_level(
 
 
 def registered() -> dict[type, Callable[[Any, Any], Any]]:
-    """The classes that are nodes, each with its ``make(metadata, children)``."""
+    """Return the registered classes, each with its ``make(metadata, children)``."""
     entries = optree.register_pytree_node.get(namespace=_OWN)  # type: ignore[attr-defined]
     return {cls: entry.unflatten_func for cls, entry in entries.items()}
 
@@ -303,7 +319,7 @@ class Indexed:
 
 
 def positions_in(tree: Any) -> list[bool]:
-    """Whether each leaf of ``tree`` is below an ``Indexed`` node."""
+    """Return whether each leaf of ``tree`` is below an ``Indexed`` node."""
     nodes = leaves(tree, is_leaf=lambda x: isinstance(x, Indexed))
     return [isinstance(node, Indexed) for node in nodes for _ in leaves(node)]
 
@@ -355,9 +371,10 @@ def register_node(
 
 
 def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
-    """The children and the metadata: ``parts``, which a flatten function gave.
+    """Check ``parts``, the pair (children, metadata) of a flatten function.
 
-    Raises ArgumentError, about the class ``cls``, if they are no such pair.
+    Returns the pair, with the children as a tuple. Raises ArgumentError, about the
+    class ``cls``, if it is no such pair.
     """
     pair = isinstance(parts, (tuple, list)) and len(parts) == 2
     if not pair or not isinstance(parts[0], Iterable):
@@ -370,25 +387,34 @@ def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
 
 
 class _Whole:
-    """A ``functools.partial``, kept as it is by another: those of Python merge."""
+    """A wrapper that keeps a ``functools.partial`` whole inside of a ``Partial``.
+
+    Python merges nested partials, so the inner arguments would become leaves. The
+    wrapper equals the partial that it wraps.
+    """
 
     def __init__(self, function: functools.partial[Any]) -> None:
+        """Wrap ``function``."""
         functools.update_wrapper(self, function)
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the partial."""
         return self.function(*args, **kwargs)
 
     @override
     def __eq__(self, other: object) -> bool:
+        """Compare the wrapped partials, or this one's with a plain partial."""
         return self.function == (other.function if isinstance(other, _Whole) else other)
 
     @override
     def __hash__(self) -> int:
+        """Return the hash of the partial."""
         return hash(self.function)
 
     @override
     def __repr__(self) -> str:
+        """Show the partial."""
         return repr(self.function)
 
 
@@ -405,18 +431,18 @@ class Partial(functools.partial[Any]):
     """
 
     def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Self:
-        """The function with these arguments; of another ``Partial``, with both."""
+        """Bind arguments to ``func``; those of a ``Partial`` are merged with them."""
         if isinstance(func, functools.partial) and not isinstance(func, Partial):
             func = _Whole(func)
         return super().__new__(cls, func, *args, **keywords)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
-        """The arguments as children, and the function as metadata."""
+        """Return the arguments as children, and the function as metadata."""
         return (self.args, self.keywords), self.func
 
     @classmethod
     def tree_unflatten(cls, function: Any, held: tuple[Any, Any]) -> Self:
-        """The function with these arguments."""
+        """Return the function with these positional and keyword arguments."""
         arguments, keywords = held
         return cls(function, *arguments, **keywords)
 
@@ -446,7 +472,7 @@ def register_with_keys(
     """
 
     def flat(node: Any) -> tuple[tuple[Any, ...], Hashable, tuple[Any, ...]]:
-        """The children of ``node``, its metadata, and the keys of the children."""
+        """Return the children of ``node``, its metadata, and the children's keys."""
         children, metadata = _parts(cls, flatten_with_keys(node))
         keys = tuple(key for key, _ in children)
         return tuple(child for _, child in children), metadata, keys
@@ -483,7 +509,9 @@ def register_static(cls: C) -> C:
 
 
 def static(**options: Any) -> Any:
-    """A ``dataclasses.field`` that is part of the structure, not a child.
+    """Return a ``dataclasses.field`` that is part of the structure, not a child.
+
+    ``options`` are those of ``dataclasses.field``.
 
     >>> from dataclasses import dataclass
     >>> @register_dataclass
@@ -530,11 +558,14 @@ def register_dataclass(
         )
     data, meta = _fields(nodetype, data_fields, meta_fields, drop_fields)
     # attrs leaves the _ of a private field out of its parameter's name.
-    own = getattr(nodetype, _ATTRS_FIELDS, ())
-    parameters: dict[str, str] = {f.name: f.alias for f in own}
+    attrs_fields = getattr(nodetype, _ATTRS_FIELDS, ())
+    parameters: dict[str, str] = {f.name: f.alias for f in attrs_fields}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
-        """The data fields of ``node``, its static fields, and the data's names."""
+        """Return the data fields of ``node``, its static fields, and the data's names.
+
+        A static field that is not hashable raises ArgumentError.
+        """
         static = tuple(getattr(node, name) for name in meta)
         try:
             hash(static)
@@ -543,7 +574,7 @@ def register_dataclass(
         return tuple(getattr(node, name) for name in data), static, data
 
     def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
-        """The object with these fields."""
+        """Return an instance with these fields."""
         given = dict(zip(data, children, strict=True))
         given.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
@@ -559,7 +590,7 @@ def register_dataclass(
 
 
 def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
-    """Raise ArgumentError for the static field of ``node`` that is not hashable."""
+    """Raise ArgumentError for the first static field of ``node`` without a hash."""
     for name in meta:
         value = getattr(node, name)
         try:
@@ -574,9 +605,10 @@ def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
 
 
 def _constructed(cls: type) -> dict[str, bool] | None:
-    """The fields of ``cls``'s constructor, and whether each is static.
+    """Return the fields of the constructor of ``cls``, and whether each is static.
 
-    None for a class that is neither a dataclass nor one of attrs.
+    The result is None for a class that is neither a dataclass nor one of attrs. A field
+    is static if its metadata have ``static=True``, or flax's ``pytree_node=False``.
     """
     if dataclasses.is_dataclass(cls):
         fields: Iterable[Any] = dataclasses.fields(cls)
@@ -598,7 +630,13 @@ def _fields(
     meta: Sequence[str] | None,
     dropped: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the fields that are children, and of those that are not."""
+    """Return the names of the fields that are children, and of the static ones.
+
+    The parameters are those of ``register_dataclass``: ``data``, ``meta`` and
+    ``dropped`` are lists of fields, or None for the default. Raises ArgumentError for a
+    class that is no dataclass without both lists, and for lists that do not name each
+    field once.
+    """
     name = cls.__name__
     fields = _constructed(cls)
     if fields is None:
@@ -610,7 +648,7 @@ def _fields(
                 user_location(),
             )
         return tuple(data), tuple(meta)
-    fields = {name: kept for name, kept in fields.items() if name not in dropped}
+    fields = {n: is_static for n, is_static in fields.items() if n not in dropped}
     if data is None and meta is None:
         static = {name for name, is_static in fields.items() if is_static}
         names = list(fields)

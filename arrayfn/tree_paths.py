@@ -25,16 +25,16 @@ class SequenceKey:
 
     @property
     def entry(self) -> int:
-        """The key, position or name that the path shows."""
+        """The position, which ``keystr(simple=True)`` shows."""
         return self.idx
 
     @override
     def __str__(self) -> str:
-        """``[0]``."""
+        """Return ``[0]``, for example."""
         return f"[{self.idx!r}]"
 
     def __call__(self, node: Any) -> Any:
-        """The child of ``node``."""
+        """Return the child of ``node`` at this position."""
         return node[self.idx]
 
 
@@ -46,16 +46,16 @@ class DictKey:
 
     @property
     def entry(self) -> Any:
-        """The key, position or name that the path shows."""
+        """The dict's key, which ``keystr(simple=True)`` shows."""
         return self.key
 
     @override
     def __str__(self) -> str:
-        """``['name']``."""
+        """Return ``['name']``, for example."""
         return f"[{self.key!r}]"
 
     def __call__(self, node: Any) -> Any:
-        """The child of ``node``."""
+        """Return the child of ``node`` with this key."""
         return node[self.key]
 
 
@@ -67,16 +67,16 @@ class GetAttrKey:
 
     @property
     def entry(self) -> str:
-        """The key, position or name that the path shows."""
+        """The attribute's name, which ``keystr(simple=True)`` shows."""
         return self.name
 
     @override
     def __str__(self) -> str:
-        """``.name``."""
+        """Return ``.name``, for example."""
         return f".{self.name}"
 
     def __call__(self, node: Any) -> Any:
-        """The child of ``node``."""
+        """Return the attribute of ``node``."""
         return getattr(node, self.name)
 
 
@@ -88,20 +88,21 @@ class FlattenedIndexKey:
 
     @override
     def __hash__(self) -> int:
+        """Return a hash that differs from that of a ``SequenceKey``."""
         return hash((FlattenedIndexKey, self.key))
 
     @property
     def entry(self) -> int:
-        """The key, position or name that the path shows."""
+        """The number, which ``keystr(simple=True)`` shows."""
         return self.key
 
     @override
     def __str__(self) -> str:
-        """``[<flat index 0>]``."""
+        """Return ``[<flat index 0>]``, for example."""
         return f"[<flat index {self.key}>]"
 
     def __call__(self, node: Any) -> Any:
-        """The child of ``node``."""
+        """Return the child of ``node`` with this number."""
         children, *_ = optree.tree_flatten_one_level(node, **_OPTIONS)
         return children[self.key]
 
@@ -110,12 +111,12 @@ KeyEntry = SequenceKey | DictKey | GetAttrKey | FlattenedIndexKey
 
 
 class Path(tuple[Any, ...]):
-    """The keys from the root to a leaf; called with a tree, what is there."""
+    """The keys from the root to a leaf. Calling it with a tree gives the part there."""
 
     __slots__ = ()
 
     def __call__(self, tree: Any) -> Any:
-        """The part of ``tree`` at this path."""
+        """Return the part of ``tree`` at this path."""
         for key in self:
             tree = key(tree)
         return tree
@@ -125,21 +126,24 @@ KeyPath = tuple[Any, ...]
 
 
 class NamedEntry(optree.PyTreeEntry):
-    """optree's entry of a child that its class has given a key."""
+    """optree's entry of a path for a child whose class gave it a key.
+
+    ``entry`` is the key.
+    """
 
     @override
     def __call__(self, obj: Any) -> Any:
-        """The child of ``obj``."""
+        """Return the child of ``obj``."""
         return self.entry(obj)
 
     @override
     def codify(self, /, node: str = "") -> str:
-        """The key as text behind ``node``."""
+        """Return the key as text behind ``node``."""
         return f"{node}{self.entry}"
 
 
 def key_of(entry: optree.PyTreeEntry) -> Any:
-    """The key that an entry of optree stands for."""
+    """Return the key for an entry of a path of optree."""
     if isinstance(entry, NamedEntry):
         return entry.entry
     if isinstance(entry, optree.NamedTupleEntry):
@@ -171,32 +175,34 @@ def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
 
 
 def keyed_children(node: Any) -> list[tuple[Any, Any]]:
-    """Pairs of key and child of a node, in order; none for a leaf."""
+    """Return pairs of key and child of a node, in order; none for a leaf."""
     if optree.tree_is_leaf(node, **_OPTIONS):
         return []
-    found = optree.tree_flatten_one_level(node, **_OPTIONS)
+    one_level = optree.tree_flatten_one_level(node, **_OPTIONS)
     keys = (
-        key_of(found.path_entry_type(entry, found.type, found.kind))
-        for entry in found.entries
+        key_of(one_level.path_entry_type(entry, one_level.type, one_level.kind))
+        for entry in one_level.entries
     )
-    return list(zip(keys, found.children, strict=True))
+    return list(zip(keys, one_level.children, strict=True))
 
 
 def decisions(tree: Any, is_leaf: Callable[[Any, Any], bool]) -> Callable[[Any], bool]:
-    """``is_leaf(path, node)`` as a function of the node alone.
+    """Return a function of a node that answers as ``is_leaf(path, node)``.
 
-    It answers for the nodes of ``tree`` in the order of one traversal.
+    optree calls it for the nodes of ``tree`` in order, but without paths. So all
+    answers are computed first, by a traversal in the same order, and then given one by
+    one.
     """
-    found: list[bool] = []
+    decided: list[bool] = []
 
     def walk(path: Path, node: Any) -> None:
         """Ask for ``node`` and, unless it is a leaf, for its children."""
         stops = bool(is_leaf(path, node))
-        found.append(stops)
+        decided.append(stops)
         if not stops:
             for key, child in keyed_children(node):
                 walk(Path((*path, key)), child)
 
     walk(Path(), tree)
-    answers = iter(found)
+    answers = iter(decided)
     return lambda _: next(answers)

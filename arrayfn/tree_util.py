@@ -54,7 +54,7 @@ _OPTIONS: Final[dict[str, Any]] = {"namespace": "arrayfn"}
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether each element is a leaf; None is not a leaf.
+    """Return whether each element is a leaf; None is not a leaf.
 
     >>> all_leaves([1.0, "a"]), all_leaves([1.0, (2.0,)]), all_leaves([None])
     (True, False, False)
@@ -63,7 +63,7 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 
 
 def is_tree_node(typ: type) -> bool:
-    """Whether instances of ``typ`` are nodes, not leaves.
+    """Return whether instances of ``typ`` are nodes, not leaves.
 
     >>> is_tree_node(dict), is_tree_node(float)
     (True, False)
@@ -74,19 +74,19 @@ def is_tree_node(typ: type) -> bool:
 
 
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
-    """The children of a node and its metadata.
+    """Return the children of a node and its metadata.
 
     Raises ValueError for a leaf.
 
     >>> flatten_one_level({"b": (1, 2), "a": 3})
     ([3, (1, 2)], ['a', 'b'])
     """
-    found = optree.tree_flatten_one_level(tree, **_OPTIONS)
-    return list(found.children), found.metadata
+    one_level = optree.tree_flatten_one_level(tree, **_OPTIONS)
+    return list(one_level.children), one_level.metadata
 
 
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """Pairs of key and child of a node, and its metadata.
+    """Return pairs of key and child of a node, and its metadata.
 
     Raises ValueError for a leaf.
 
@@ -102,7 +102,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures of a structure's children.
+    """Return the structures of a structure's children.
 
     >>> treedef_children(tree_structure((1.0, [2.0]))) == [
     ...     tree_structure(1.0),
@@ -114,7 +114,7 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure is that of a leaf; None is not a leaf.
+    """Return whether the structure is that of a leaf; None is not a leaf.
 
     >>> treedef_is_leaf(tree_structure(1.0)), treedef_is_leaf(tree_structure((1.0,)))
     (True, False)
@@ -123,7 +123,7 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees with these structures.
+    """Return the structure of a tuple of trees with these structures.
 
     >>> treedef_tuple([tree_structure(1.0)]) == tree_structure((2.0,))
     True
@@ -141,7 +141,10 @@ def register_pytree_node(
     flatten_with_keys_func: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]]
     | None = None,
 ) -> None:
-    """Call ``arrayfn.tree.register_node`` (with keys: ``register_with_keys``)."""
+    """Make instances of ``nodetype`` nodes of trees: ``arrayfn.tree.register_node``.
+
+    With ``flatten_with_keys_func``, it is ``register_with_keys``.
+    """
     if flatten_with_keys_func is None:
         register_node(nodetype, flatten_func, unflatten_func)
     else:
@@ -162,9 +165,10 @@ def register_pytree_with_keys(
     unflatten_func: Callable[[Any, tuple[Any, ...]], Any],
     flatten_func: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
 ) -> None:
-    """Call ``arrayfn.tree.register_with_keys``.
+    """Make instances of ``nodetype`` nodes of trees whose children have keys.
 
-    ``flatten_func``, which gives the same children faster, is not called.
+    It calls ``arrayfn.tree.register_with_keys``. ``flatten_func``, which gives the same
+    children faster, is not called.
     """
     register_with_keys(nodetype, flatten_with_keys, unflatten_func)
 

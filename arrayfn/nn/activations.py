@@ -15,6 +15,7 @@ from arrayfn.primitives import special
 from arrayfn.transforms.custom import custom_jvp
 
 _SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
+# The fixed point of Klambauer et al., Self-normalizing neural networks (2017).
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
@@ -28,7 +29,7 @@ def relu(x: ArrayLike) -> Array:
 
 
 def relu6(x: ArrayLike) -> Array:
-    """Limit x to [0, 6]; the derivative at both ends is 0."""
+    """Limit x to [0, 6]; the derivative is 0 at both ends."""
     return anp.where(anp.greater_equal(x, 6), 6, relu(x))
 
 
@@ -54,7 +55,10 @@ def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 
 
 def selu(x: ArrayLike) -> Array:
-    """Scale ``elu`` so that means and variances persist (Klambauer et al., 2017)."""
+    """Return elu(x, 1.6733) times 1.0507 (Klambauer et al., 2017).
+
+    With these constants, means and variances persist from layer to layer.
+    """
     return anp.multiply(_SELU_SCALE, elu(x, _SELU_ALPHA))
 
 
@@ -62,8 +66,9 @@ def selu(x: ArrayLike) -> Array:
 def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """Multiply x by the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
-    With ``approximate``, the result is their formula with tanh. For a gradient, the
-    slope is computed together with the result, so that only one array is kept.
+    With ``approximate``, the result is x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) /
+    2. For a gradient, the slope is computed together with the result, so that only one
+    array is kept.
     """
     x = ops.as_floating("gelu", x)
     if approximate:
@@ -72,9 +77,10 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
 
 
 def _share(x: Array) -> Array:
-    """(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, accurate for small results.
+    """Return (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2, the factor of x in gelu.
 
-    It is the logistic function of twice the argument of tanh.
+    As the logistic function of twice the argument of tanh, it is accurate for small
+    results.
     """
     cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
     return _logistic(anp.multiply(2 * _SQRT_TWO_OVER_PI, cubic))
@@ -82,7 +88,7 @@ def _share(x: Array) -> Array:
 
 @custom_jvp
 def _logistic(x: Array) -> Array:
-    """1 / (1 + exp(-x)) in 2 ulp; 0 already where exp(-x) overflows.
+    """Return 1 / (1 + exp(-x)) within 2 ulp; it is 0 where exp(-x) overflows.
 
     ``sigmoid`` is within an ulp everywhere, and takes twice as long.
     """
@@ -91,7 +97,7 @@ def _logistic(x: Array) -> Array:
 
 @_logistic.defjvp
 def _logistic_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    """The value y, and its derivative y (1 - y)."""
+    """Return y = logistic(x) and its derivative, y (1 - y)."""
     (x,), (dx,) = primals, tangents
     y = _logistic(x)
     return y, anp.multiply(dx, anp.multiply(y, anp.subtract(1.0, y)))
@@ -99,15 +105,19 @@ def _logistic_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 
 @custom_jvp
 def _gelu_by_tanh(x: Array) -> Array:
+    """Return x times ``_share(x)``, with the rule of differentiation below."""
     return anp.multiply(x, _share(x))
 
 
 @_gelu_by_tanh.defjvp
 def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    """The value, and its derivative."""
+    """Return x s(x) and its derivative s + x s', for s = logistic(u).
+
+    Here u = 2 sqrt(2 / pi) (x + 0.044715 x**3), and s' = u' s (1 - s).
+    """
     (x,), (dx,) = primals, tangents
     share = _share(x)
-    # The derivatives of the logistic function's argument, and of the function.
+    # ``inner`` is u', and ``steep`` is s'.
     inner = anp.add(1.0, anp.multiply(3 * 0.044715, anp.square(x)))
     inner = anp.multiply(2 * _SQRT_TWO_OVER_PI, inner)
     steep = anp.multiply(inner, anp.multiply(share, anp.subtract(1.0, share)))
@@ -116,17 +126,17 @@ def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, A
 
 
 def sigmoid(x: ArrayLike) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     return ops.floating(special.logistic, "sigmoid", x)
 
 
 def log_sigmoid(x: ArrayLike) -> Array:
-    """The logarithm of ``sigmoid``, accurate far from 0."""
+    """Return -softplus(-x), the logarithm of ``sigmoid``, accurate far from 0."""
     return anp.negative(softplus(anp.negative(x)))
 
 
 def silu(x: ArrayLike) -> Array:
-    """Multiply x by sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
+    """Return x sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
     return anp.multiply(x, sigmoid(x))
 
 
@@ -146,8 +156,8 @@ def mish(x: ArrayLike) -> Array:
 def glu(x: ArrayLike, axis: int = -1) -> Array:
     """Multiply the first half of x along ``axis`` by sigmoid of the second half.
 
-    See Dauphin et al., Language modeling with gated convolutional networks, 2017. The
-    extent of ``axis`` must be even.
+    The extent of ``axis`` must be even. See Dauphin et al., Language modeling with
+    gated convolutional networks, 2017.
 
     >>> import numpy as np
     >>> glu(np.array([2.0, 3.0, 0.0, 0.0]))
@@ -200,7 +210,7 @@ def log1mexp(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _log1mexp(x: Array) -> Array:
-    """log(1 - exp(-x)) for positive x, by whichever formula cancels less."""
+    """Return log(1 - exp(-x)) for positive x, by whichever formula cancels less."""
     negative = anp.negative(x)
     small = anp.log(anp.negative(anp.expm1(negative)))
     return anp.where(
@@ -212,7 +222,10 @@ def _log1mexp(x: Array) -> Array:
 def _log1mexp_jvp(
     primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """The value, and its derivative 1 / (exp(x) - 1)."""
+    """Return log(1 - exp(-x)) and its derivative, 1 / (exp(x) - 1).
+
+    ``_log1mexp.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     return _log1mexp.function(x), anp.divide(dx, anp.expm1(x))
 
@@ -223,7 +236,7 @@ def softplus(x: ArrayLike) -> Array:
 
 
 def soft_sign(x: ArrayLike) -> Array:
-    """x / (1 + abs(x))."""
+    """Return x / (1 + abs(x))."""
     return anp.divide(x, anp.add(1.0, anp.absolute(x)))
 
 
@@ -243,6 +256,7 @@ def hard_swish(x: ArrayLike) -> Array:
 
     The derivative is 0 at -3, and 1 at 3.
     """
+    # Outside of (-3, 3), 0 takes the place of x: the product is 0 and cannot overflow.
     inside = anp.where(anp.less(anp.absolute(x), 3), x, 0)
     middle = anp.multiply(inside, anp.divide(anp.add(inside, 3.0), 6.0))
     return anp.where(anp.greater_equal(x, 3), x, anp.where(anp.isnan(x), x, middle))

@@ -37,6 +37,7 @@ from arrayfn.numpy._parameters import also_takes
 from arrayfn.tracing import device_of
 from arrayfn.tracing.frames import platform
 
+# The dtypes of biases that kernels take.
 _BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
 
@@ -115,6 +116,7 @@ def dot_product_attention(
         ops.type_of_operand("dot_product_attention", x) for x in (query, key, value)
     ]
     B, T, N, H, S, K = _extents(*types)
+    # Each of K heads of keys serves G heads of queries.
     G = N // K
     dtype = dtypes.promote((t.dtype, t.weak) for t in types)[0]
     shape = B, N, T, S
@@ -135,6 +137,8 @@ def dot_product_attention(
     k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
     if block_mask is not None:
         check_block_mask(block_mask, shape)
+    # There are four ways to compute: one kernel with the functions inside, only the
+    # kept blocks, the fused operator, and separate products and a softmax.
     can_fuse = dtype in dtypes.HALF_PRECISION and isinstance(factor, Real)
     if can_fuse and not (score_mod is None and block_mask is None):
         fused = _with_scores(q, k, v, terms, factor, window, score_mod, block_mask)
@@ -152,15 +156,17 @@ def dot_product_attention(
         added = _bias_of(terms)
         result = fused_attention(q, k, v, added, terms, float(factor), window, "", None)
         return anp.reshape(result, types[0].shape)
+    # The rest computes all logits.
     wide = dtypes.compute_dtype(ops.floating_dtype(dtype))
     q = anp.reshape(q, (B, T, K, G, H))
-    # [B, K, T, G, S]
+    # [B, T, K, G, H] and [B, S, K, H] to [B, K, T, G, S]: contract H.
     logits = lax.dot_general(
         q, k, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=wide
     )
     logits = anp.multiply(logits, factor)
     if "bias" in terms:
         logits = anp.add(logits, anp.astype(grouped(terms["bias"], K, G), wide))
+    # Masks whose conjunction says where to attend; None is true everywhere.
     parts = [where_to_attend(B, T, S, window, terms)]
     if "mask" in terms:
         parts.append(grouped(terms["mask"], K, G))
@@ -174,14 +180,17 @@ def dot_product_attention(
     for part in parts:
         where = part if where is None or part is None else anp.logical_and(where, part)
     weights = anp.astype(softmax(logits, where=where), dtype)
-    # [B, K, T, G, H]
+    # [B, K, T, G, S] and [B, S, K, H] to [B, K, T, G, H]: contract S.
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     result = anp.transpose(mixed, (0, 2, 1, 3, 4))
     return anp.reshape(result, types[0].shape)
 
 
 def _bias_of(terms: dict[str, Array]) -> Array | None:
-    """Removes the bias from ``terms``; returns it in a dtype that kernels take."""
+    """Remove the bias from ``terms``, and return it in a dtype that kernels take.
+
+    The result is None if there is no bias.
+    """
     bias = terms.pop("bias", None)
     if bias is not None and bias.dtype not in _BIASES:
         return anp.astype(bias, dtypes.float32)
@@ -198,7 +207,12 @@ def _with_scores(
     score_mod: ScoreFunction | None,
     block_mask: BlockMask | None,
 ) -> Array | None:
-    """Attention with its functions in one kernel; None if no kernel here takes them."""
+    """Compute attention with ``score_mod`` and ``block_mask`` inside one kernel.
+
+    The operands are those of ``fused_attention``; ``terms`` has the bias, mask and
+    lengths. Returns None if the functions cannot be traced as scalar Programs, or if
+    this backend has no kernel that takes them.
+    """
     backend = platform() or device_of([q, k, v]) or "cpu"
     if not KERNELS.of("nn.attention", backend.partition(":")[0]):
         return None
@@ -206,15 +220,20 @@ def _with_scores(
     scores = traced_scores(score_mod, mask_mod)
     if scores is None:
         return None
-    others = {**terms, **terms_of_captured(scores.captured)}
-    bias = _bias_of(others)
+    kernel_terms = {**terms, **terms_of_captured(scores.captured)}
+    bias = _bias_of(kernel_terms)
     block = None
     if block_mask is not None:
         block = block_mask.block
-        others["next_queries"], others["next_keys"] = map(block_mask.following, (0, 1))
-    whole = others if bias is None else {**others, "bias": bias}
-    given = tuple(sorted(whole))
-    operands = q, k, v, *(whole[name] for name in given)
+        # The next kept block after each block lets the kernel skip blocks.
+        kernel_terms["next_queries"], kernel_terms["next_keys"] = map(
+            block_mask.following, (0, 1)
+        )
+    all_terms = kernel_terms if bias is None else {**kernel_terms, "bias": bias}
+    # Ask the registry for a kernel with the operands and static arguments that the
+    # operator ``nn.attention`` will have.
+    given = tuple(sorted(all_terms))
+    operands = q, k, v, *(all_terms[name] for name in given)
     static = {"scale": float(factor), "window": window, "given": given}
     static |= {"score": scores.text, "block": block}
     kernel = KERNELS.find(
@@ -226,14 +245,14 @@ def _with_scores(
     if kernel is None:
         return None
     return fused_attention(
-        q, k, v, bias, others, float(factor), window, scores.text, block
+        q, k, v, bias, kernel_terms, float(factor), window, scores.text, block
     )
 
 
 def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
-    """B, T, N, H, S, K of ``q`` [B, T, N, H] and ``k``, ``v`` [B, S, K, H].
+    """Return B, T, N, H, S, K of ``q`` [B, T, N, H] and of ``k``, ``v`` [B, S, K, H].
 
-    Raises ShapeError if the shapes do not fit.
+    B is 1 without that axis. Raises ShapeError if the shapes do not fit.
     """
     fits = q.ndim in (3, 4) and k.ndim == q.ndim and k.shape == v.shape
     fits = fits and q.shape[-1] == k.shape[-1] and q.shape[:-3] == k.shape[:-3]
@@ -248,9 +267,11 @@ def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
 
 
 def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """The bias or mask, as ``name`` says, with four axes.
+    """Reshape a bias or mask ``x`` to four axes that broadcast to the logits.
 
-    Raises an error unless it broadcasts to the logits' ``shape``.
+    ``name`` is "bias" or "mask", and ``shape`` is that of the logits. Raises
+    ArgumentError for a mask that is not bool, and ShapeError if x does not broadcast to
+    [B, N, T, S].
     """
     given = ops.type_of_operand("dot_product_attention", x)
     if name == "mask" and given.dtype != dtypes.bool_:
@@ -274,10 +295,10 @@ def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
 def _window(
     is_causal: bool, local: int | tuple[int, int] | None
 ) -> tuple[int | None, int | None]:
-    """How far to the left and right a query attends; None is no limit.
+    """Return how many positions to the left and to the right a query attends to.
 
-    It attends to nothing on its right if ``is_causal``; ``local`` bounds both sides, or
-    each.
+    None is no limit. ``local`` bounds both sides by one number, or each by its own. If
+    ``is_causal``, the bound on the right is at most 0.
     """
     left, right = (
         (local, local)

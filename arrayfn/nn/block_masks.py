@@ -23,7 +23,9 @@ from arrayfn.tracing import is_staged
 from arrayfn.transforms import vmap
 
 Host = np.ndarray[Any, Any]
+# (batch, head, query, key) -> bool
 MaskFunction = Callable[[Array, Array, Array, Array], Array]
+# (score, batch, head, query, key) -> score
 ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
 
 
@@ -32,7 +34,9 @@ class BlockMask:
     """A mask function, and the blocks of queries and keys where it keeps some pairs.
 
     ``shape`` is [B, H, Q, KV], with 1 for B or H where the mask is the same for all.
-    ``kept`` is bool, [B, H, blocks of queries, blocks of keys].
+    ``block`` has the numbers of queries and of keys in a block. ``kept`` is bool, [B,
+    H, blocks of queries, blocks of keys]: false where the mask excludes all pairs of a
+    block.
     """
 
     mask_mod: MaskFunction
@@ -42,7 +46,7 @@ class BlockMask:
 
     @property
     def sparsity(self) -> float:
-        """The share of blocks, in percent, that the mask excludes."""
+        """The percentage of blocks that the mask excludes."""
         return 100.0 * (1.0 - float(self.kept.mean()) if self.kept.size else 0.0)
 
     @property
@@ -51,32 +55,37 @@ class BlockMask:
         return int(self.kept.sum(-1).max(initial=0))
 
     def indices(self) -> tuple[Host, Host]:
-        """The kept blocks of keys for each block of queries, and a mask.
+        """Return the kept blocks of keys for each block of queries, and a mask.
 
         Both arrays are [B, H, blocks of queries, most]. A row with fewer blocks is
-        filled with zeros. The mask is false at these zeros.
+        filled with zeros. The mask is false at these zeros. For the kept blocks 1 and
+        3, a row is [1, 3, 0] and its mask [true, true, false].
         """
+        # A stable sort puts kept blocks (~kept is 0) first, in their order.
         order = np.argsort(~self.kept, axis=-1, kind="stable")[..., : self.most]
-        there = np.take_along_axis(self.kept, order, -1)
-        return np.where(there, order, 0).astype(np.int32), there
+        is_kept = np.take_along_axis(self.kept, order, -1)
+        return np.where(is_kept, order, 0).astype(np.int32), is_kept
 
     def following(self, axis: int) -> Host:
-        """For each block, the next kept one from there on along ``axis``.
+        """Return, for each block, the next kept block from it on along ``axis``.
 
-        It is int32, [B, H, blocks of queries, blocks of keys + 1] for the keys' axis 1,
-        and [B, H, blocks of keys, blocks of queries + 1] for the queries' axis 0. Where
-        no block follows it is 2**30. The last column is the end of the last kept block,
-        0 if none is kept.
+        The result is int32, [B, H, blocks of queries, blocks of keys + 1] for the keys'
+        axis 1, and [B, H, blocks of keys, blocks of queries + 1] for the queries' axis
+        0. Where no kept block follows it is 2**30. The last column is the end of the
+        last kept block, 0 if none is kept. For axis 1, a row with the kept blocks 1 and
+        3 of 5 gives [1, 1, 3, 3, 2**30, 4].
         """
         kept = self.kept if axis else np.swapaxes(self.kept, 2, 3)
         count = kept.shape[-1]
         places = np.where(kept, np.arange(count), 2**30)
+        # The minimum from each place to the end.
         ahead = np.minimum.accumulate(places[..., ::-1], axis=-1)[..., ::-1]
         ends = np.where(kept, np.arange(1, count + 1), 0).max(-1, keepdims=True)
         return np.concatenate([ahead, ends], axis=-1).astype(np.int32, order="C")
 
     @override
     def __repr__(self) -> str:
+        """Name the mask function, the extents, and the percentage left out."""
         name = getattr(self.mask_mod, "__name__", "a function")
         return (
             f"<block mask of {name}, {list(self.shape)} in blocks of "
@@ -92,7 +101,7 @@ def create_block_mask(
     KV_LEN: int,
     BLOCK_SIZE: int | tuple[int, int] = 128,
 ) -> BlockMask:
-    """The BlockMask of ``mask_mod`` for queries and keys of these lengths.
+    """Return the BlockMask of ``mask_mod`` for queries and keys of these lengths.
 
     ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
     ``q_idx`` attends to key ``kv_idx``. Give None for B or H if the mask does not
@@ -116,7 +125,10 @@ def create_block_mask(
     count = -(-KV_LEN // columns)
 
     def of_rows(first: Array) -> Array:
-        """Which blocks of keys the block of queries from ``first`` on meets."""
+        """Return which blocks of keys the block of queries from ``first`` on meets.
+
+        The result is bool, [B, H, blocks of keys].
+        """
         row = anp.add(first, iota(rows, 2))
         key = iota(count * columns, 3)
         # Positions behind the end would be outside of what the function captures.
@@ -142,7 +154,10 @@ def create_block_mask(
 
 
 def mask_of(mask_mod: MaskFunction, *places: Array) -> Array:
-    """``mask_mod`` for each element; the four indices broadcast."""
+    """Call ``mask_mod`` with each (batch, head, query, key) of four index arrays.
+
+    The arrays broadcast. Returns bool; another dtype raises ArgumentError.
+    """
     kept = for_each(mask_mod, *places)
     if kept.dtype != dtypes.bool_:
         raise ArgumentError(
@@ -154,7 +169,11 @@ def mask_of(mask_mod: MaskFunction, *places: Array) -> Array:
 
 
 def scores_of(score_mod: ScoreFunction, logits: Array, *places: Array) -> Array:
-    """``score_mod`` of each logit; the four indices broadcast with the logits."""
+    """Call ``score_mod`` for each logit, with its (batch, head, query, key).
+
+    The four index arrays broadcast with the logits. Returns scores of the logits'
+    dtype; a result that is not floating-point raises ArgumentError.
+    """
     scores = for_each(score_mod, logits, *places)
     if scores.dtype not in dtypes.FLOATS:
         raise ArgumentError(
@@ -166,13 +185,14 @@ def scores_of(score_mod: ScoreFunction, logits: Array, *places: Array) -> Array:
 
 
 def for_each(function: Callable[..., Any], *operands: Array) -> Array:
-    """``function`` of the scalars of operands with equally many axes, extents n or 1.
+    """Call ``function`` with scalars, for each element of ``operands``, by vmap.
 
-    Raises ArgumentError if it does not give a scalar.
+    The operands have equally many axes, and each extent is n or 1. Raises ArgumentError
+    if the function does not return a scalar.
     """
 
     def member(*scalars: Any) -> Array:
-        """The function's value for one score; ArgumentError unless that is a number."""
+        """Call the function with scalars, and check that it returns a scalar."""
         value = anp.asarray(function(*scalars))
         if value.ndim:
             raise ArgumentError(
@@ -183,27 +203,34 @@ def for_each(function: Callable[..., Any], *operands: Array) -> Array:
         return value
 
     def along(*parts: Any) -> Array:
-        """The function mapped along all axes, one after the other."""
+        """Map the function over the first axis of ``parts``, then over the others.
+
+        An operand with extent 1 is not mapped. If all are 1, the axis is added again.
+        """
         if not parts[0].ndim:
             return member(*parts)
         axes = [None if x.shape[0] == 1 else 0 for x in parts]
-        given = [
+        elements = [
             x[0] if axis is None else x for x, axis in zip(parts, axes, strict=True)
         ]
         if all(axis is None for axis in axes):
-            return anp.expand_dims(along(*given), 0)
-        return vmap(along, in_axes=axes)(*given)
+            return anp.expand_dims(along(*elements), 0)
+        return vmap(along, in_axes=axes)(*elements)
 
     return along(*operands)
 
 
 def iota(extent: int, axis: int, rank: int = 4) -> Array:
-    """0 to ``extent`` - 1 along ``axis`` of ``rank`` axes, int32."""
+    """Return 0 to ``extent`` - 1 along ``axis`` of ``rank`` axes, int32.
+
+    The other axes have an extent of 1.
+    """
     shape = tuple(extent if k == axis else 1 for k in range(rank))
     return lax.broadcasted_iota(dtypes.int32, shape, axis)
 
 
 def _name(function: Any) -> str:
+    """Return the function's name for errors."""
     return getattr(function, "__name__", "a function")
 
 

@@ -25,11 +25,12 @@ def one_hot(
     """
     x = ops.from_lists(x)
     type = ops.type_of_operand("one_hot", x)
-    place = ops.normalize_axis("one_hot", axis, type.ndim + 1)
+    position = ops.normalize_axis("one_hot", axis, type.ndim + 1)
     index = type.dtype if type.dtype in dtypes.INTEGERS else dtypes.int64
-    shape = (*type.shape[:place], num_classes, *type.shape[place:])
-    classes = apply(views.iota, shape=shape, axis=place, dtype=index)
-    return anp.astype(anp.equal(anp.expand_dims(x, place), classes), dtype)
+    shape = (*type.shape[:position], num_classes, *type.shape[position:])
+    # Compare with 0 to num_classes - 1 along the new axis.
+    classes = apply(views.iota, shape=shape, axis=position, dtype=index)
+    return anp.astype(anp.equal(anp.expand_dims(x, position), classes), dtype)
 
 
 @operator(name="nn.rope", static_argnames=("base", "interleaved"), inline=True)
@@ -77,8 +78,8 @@ def rope(
         )
     number = anp.astype(anp.arange(half), wide)
     rates = anp.power(ops.as_array(ops.scalar(base, wide)), number * (-1.0 / half))
-    places = anp.expand_dims(anp.astype(positions, wide), (-2, -1))
-    angles = anp.multiply(places, rates)
+    column_of_positions = anp.expand_dims(anp.astype(positions, wide), (-2, -1))
+    angles = anp.multiply(column_of_positions, rates)
     cosine, sine = anp.cos(angles), anp.sin(angles)
     value = ops.as_array(x)
     if interleaved:
@@ -88,16 +89,16 @@ def rope(
         parts = value[..., :half], value[..., half:]
     # Convert the parts: converting the whole would allocate another array.
     first, second = (ops.convert(part, wide) for part in parts)
-    turned = first * cosine - second * sine, first * sine + second * cosine
-    turned = [ops.convert(part, dtype) for part in turned]
+    rotated = first * cosine - second * sine, first * sine + second * cosine
+    rotated = [ops.convert(part, dtype) for part in rotated]
     if interleaved:
-        return anp.reshape(anp.stack(turned, axis=-1), type.shape)
-    return anp.concatenate(turned, axis=-1)
+        return anp.reshape(anp.stack(rotated, axis=-1), type.shape)
+    return anp.concatenate(rotated, axis=-1)
 
 
 @operator(name="nn.embedding", static_argnames=(), inline=True)
 def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
-    """The rows of ``table`` [V, ...] at integer ``indices``.
+    """Return the rows of ``table`` [V, ...] at integer ``indices``.
 
     The result is [*indices.shape, ...]. The derivative with respect to the table adds
     up the cotangents of equal indices. Indices outside the table are handled as

@@ -41,12 +41,14 @@ def attention(
     score: str = "",
     block: Block = None,
 ) -> tuple[Array, Array]:
-    """The attention of q [B, T, N, H] to k and v [B, S, K, H], and [B, N, T] logsumexp.
+    """Compute the attention of q [B, T, N, H] to k and v [B, S, K, H].
 
-    K divides N; the logarithms are float32. ``given`` names the ``terms`` in order:
-    "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
-    "key_lengths" are int32 [B]. Query t attends to keys from t - window[0] to
-    t + window[1]; None is no limit. If all logits are -inf the result is 0.
+    Returns the result, like q, and [B, N, T] the float32 logarithms of the softmax's
+    denominators (logsumexp of the logits). K divides N: N / K heads of queries share a
+    head of keys. ``given`` names the ``terms`` in order: "bias" and "mask" (bool)
+    broadcast to [B, N, T, S], and "query_lengths" and "key_lengths" are int32 [B].
+    Query t attends to keys from t - window[0] to t + window[1]; None is no limit. If
+    all logits are -inf the result is 0.
 
     ``score`` is the text of a Program (see ``score_programs``) that each logit goes
     through, with the bias and before the masks; the arrays that it captures are the
@@ -56,13 +58,13 @@ def attention(
     ``BlockMask.following``).
     """
     logits = _logits(q, k, terms, scale, window, score)[1]
-    most = anp.max(logits, axis=-1, keepdims=True)
-    most = anp.where(anp.equal(most, -anp.inf), 0, most)
-    weights = anp.exp(anp.subtract(logits, most))
+    largest = anp.max(logits, axis=-1, keepdims=True)
+    largest = anp.where(anp.equal(largest, -anp.inf), 0, largest)
+    weights = anp.exp(anp.subtract(logits, largest))
     total = anp.sum(weights, axis=-1, keepdims=True)
     weights = anp.divide(weights, anp.where(anp.equal(total, 0), 1, total))
     mixed = _over_keys(anp.astype(weights, q.dtype), v)
-    logarithms = anp.squeeze(anp.add(most, anp.log(total)), -1)
+    logarithms = anp.squeeze(anp.add(largest, anp.log(total)), -1)
     B, T, N, _ = q.shape
     heads = anp.reshape(anp.transpose(logarithms, (0, 1, 3, 2)), (B, N, T))
     return anp.reshape(anp.astype(mixed, q.dtype), q.shape), heads
@@ -83,9 +85,10 @@ def attention_gradient(
     score: str = "",
     block: Block = None,
 ) -> tuple[Array, Array, Array]:
-    """The cotangents of q, k and v from the cotangent of ``attention``'s result.
+    """Return the cotangents of q, k and v from the ``cotangent`` of attention's result.
 
-    The Program ``score`` has a second result, its derivative by the logit.
+    ``result`` and ``logarithms`` are those of ``attention``, and the other parameters
+    too. The Program ``score`` has a second result, its derivative by the logit.
     """
     weights, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window, score
@@ -93,6 +96,7 @@ def attention_gradient(
     by_logits = anp.multiply(by_logits, scale)
     wide_q, g = (_grouped_heads(x, k.shape[2]) for x in (q, cotangent))
     dq = anp.reshape(_over_keys(by_logits, anp.astype(k, _WIDE)), q.shape)
+    # [B, K, T, G, S] and [B, T, K, G, H]: contract T and G, with B and K as batch axes.
     over_queries = (((2, 3), (1, 3)), ((0, 1), (0, 2)))
     dk = lax.dot_general(by_logits, wide_q, over_queries)
     dv = lax.dot_general(weights, g, over_queries)
@@ -107,7 +111,11 @@ def attention_gradient(
 def where_to_attend(
     B: int, T: int, S: int, window: Window, terms: Mapping[str, Any]
 ) -> Array | None:
-    """The mask of window and lengths, which broadcasts to [B, K, T, G, S], or None."""
+    """Return the mask of the window and the lengths, or None if there are none.
+
+    The mask is bool and broadcasts to [B, K, T, G, S]. Query t attends to key s if t -
+    left <= s <= t + right, t < query length and s < key length.
+    """
     t, s = (lax.broadcasted_iota(dtypes.int32, (T, 1, S), axis) for axis in (0, 2))
     left, right = window
     parts: list[Any] = []
@@ -127,7 +135,10 @@ def where_to_attend(
 
 
 def grouped(x: Array, K: int, G: int) -> Array:
-    """x, of four axes like [B, N, T, S], in the order [B, K, T, G, S]."""
+    """Reorder x [B, N, T, S] to [B, K, T, G, S], for N = K G heads.
+
+    B, N, T and S may each be 1; for N = 1, K and G are 1 too.
+    """
     split = (1, 1) if x.shape[1] == 1 else (K, G)
     return anp.transpose(
         anp.reshape(x, (x.shape[0], *split, *x.shape[2:])), (0, 1, 3, 2, 4)
@@ -135,31 +146,35 @@ def grouped(x: Array, K: int, G: int) -> Array:
 
 
 def grouped_places(B: int, K: int, T: int, G: int, S: int) -> Places:
-    """The indices of batch, head, query and key in the order [B, K, T, G, S]."""
+    """Return the indices of batch, head, query and key in the order [B, K, T, G, S].
+
+    Each is int32 and broadcasts; the head is k G + g.
+    """
     head = anp.add(anp.multiply(iota(K, 1, 5), G), iota(G, 3, 5))
     return iota(B, 0, 5), head, iota(T, 2, 5), iota(S, 4, 5)
 
 
 def captured_of(terms: Terms) -> list[str]:
-    """The names of the arrays among ``terms`` that a score function captures."""
+    """Return the names of the terms that a score function captures, in order."""
     return sorted(name for name in terms if name.startswith("captured"))
 
 
 def _captured(terms: Terms) -> list[Array]:
-    """The arrays among ``terms`` that a score function captures, in order."""
+    """Return the terms that a score function captures, in order."""
     return [terms[name] for name in captured_of(terms)]
 
 
 def _logits(
     q: Array, k: Array, terms: Terms, scale: float, window: Window, score: str
 ) -> tuple[Array, Array]:
-    """Logits in float32, [B, K, T, G, S], before and after ``score`` and the masks.
+    """Return float32 logits [B, K, T, G, S] before and after ``score`` and the masks.
 
-    The latter are -inf for keys that are not attended to. ``q`` is [B, T, N, H] and
-    ``k`` [B, S, K, H]; G = N / K heads share a key. The products are multiplied by
-    ``scale``.
+    ``q`` is [B, T, N, H] and ``k`` [B, S, K, H]; G = N / K heads share a key. The first
+    result is q . k times ``scale``, plus a bias. The second result is -inf for keys
+    that are not attended to.
     """
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
+    # [B, T, K, G, H] and [B, S, K, H]: contract H, with B and K as batch axes.
     logits = lax.dot_general(
         _split_heads(q, K),
         k,
@@ -195,27 +210,30 @@ def _weights_and_gradient(
     *,
     of_scores: bool = False,
 ) -> tuple[Array, Array]:
-    """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S].
+    """Recompute the softmax, and compute the logits' cotangent, both [B, K, T, G, S].
 
-    ``q`` and ``result`` are [B, T, N, H], ``k`` and ``v`` [B, S, K, H], ``logarithms``
-    (of the sums of exponentials) [B, N, T]. ``scale`` is that of the logits. With
-    ``of_scores`` the cotangent is that of the results of ``score``.
+    ``q``, ``result`` and ``cotangent`` are [B, T, N, H], ``k`` and ``v`` [B, S, K, H],
+    and ``logarithms`` (of the sums of exponentials) [B, N, T]. ``scale`` is that of the
+    logits. With weights w, the cotangent is w (g . v - g . result), for the cotangent g
+    of the result (Dao et al., 2022), times the slope of ``score``. With ``of_scores``,
+    the slope is left out: the cotangent is that of the results of ``score``.
     """
     B, T, N, _ = q.shape
     S, K = k.shape[1:3]
-    known = anp.reshape(logarithms, (B, K, N // K, T))
-    known = anp.expand_dims(anp.transpose(known, (0, 1, 3, 2)), -1)
-    known = anp.where(anp.equal(known, -anp.inf), anp.inf, known)
+    log_sums = anp.reshape(logarithms, (B, K, N // K, T))
+    log_sums = anp.expand_dims(anp.transpose(log_sums, (0, 1, 3, 2)), -1)
+    # For a query without keys, exp(-inf - inf) gives weights of 0.
+    log_sums = anp.where(anp.equal(log_sums, -anp.inf), anp.inf, log_sums)
     logits, scores = _logits(q, k, terms, scale, window, score)
-    weights = anp.exp(anp.subtract(scores, known))
+    weights = anp.exp(anp.subtract(scores, log_sums))
     g, out = (_grouped_heads(x, K) for x in (cotangent, result))
     # [B, K, T, G, S], from [B, T, K, G, H] and [B, S, K, H]
     by_weights = lax.dot_general(
         g, anp.astype(v, _WIDE), (((4,), (3,)), ((0, 2), (0, 2)))
     )
-    mean = anp.sum(anp.multiply(g, out), axis=-1, keepdims=True)
-    mean = anp.transpose(mean, (0, 2, 1, 3, 4))
-    by_scores = anp.multiply(weights, anp.subtract(by_weights, mean))
+    weighted_mean = anp.sum(anp.multiply(g, out), axis=-1, keepdims=True)
+    weighted_mean = anp.transpose(weighted_mean, (0, 2, 1, 3, 4))
+    by_scores = anp.multiply(weights, anp.subtract(by_weights, weighted_mean))
     if not score or of_scores:
         return weights, by_scores
     at = grouped_places(B, K, T, N // K, S)
@@ -226,18 +244,19 @@ def _weights_and_gradient(
 
 
 def _split_heads(x: Array, K: int) -> Array:
-    """x [B, T, N, H] as [B, T, K, G, H]."""
+    """Reshape x [B, T, N, H] to [B, T, K, G, H]."""
     B, T, N, H = x.shape
     return anp.reshape(x, (B, T, K, N // K, H))
 
 
 def _grouped_heads(x: Array, K: int) -> Array:
-    """``_split_heads`` in float32."""
+    """Reshape x as ``_split_heads`` does, in float32."""
     return _split_heads(anp.astype(x, _WIDE), K)
 
 
 def _over_keys(weights: Array, v: Array) -> Array:
-    """Sums of v [B, S, K, H] with weights [B, K, T, G, S], as [B, T, K, G, H]."""
+    """Sum v [B, S, K, H] over keys with weights [B, K, T, G, S], to [B, T, K, G, H]."""
+    # Contract S, with B and K as batch axes: [B, K, T, G, H].
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
@@ -257,9 +276,10 @@ def attention_bias_gradient(
     score: str = "",
     block: Block = None,
 ) -> Array:
-    """The cotangent of the bias among ``terms``, in the bias's shape.
+    """Return the cotangent of the bias among ``terms``, in the bias's shape and dtype.
 
-    The body needs memory for all logits; kernels do not.
+    The parameters are those of ``attention_gradient``. Axes along which the bias
+    broadcasts are summed. The body needs memory for all logits; kernels do not.
     """
     _, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window, score
@@ -283,9 +303,11 @@ def _captured_gradient(
     window: Window,
     score: str,
 ) -> dict[str, Array]:
-    """The cotangents of the floating-point arrays among ``terms`` that are captured.
+    """Return the cotangents of the floating-point arrays that ``score`` captures.
 
-    They are sums of all scores' cotangents, and need memory for these.
+    The parameters are those of ``attention_gradient``, and the result maps names of
+    terms to arrays. Each cotangent is a sum over all scores, and needs memory for all
+    of them.
     """
     captured = {name: terms[name] for name in captured_of(terms)}
     varying = [name for name, x in captured.items() if x.dtype in dtypes.FLOATS]
@@ -300,15 +322,16 @@ def _captured_gradient(
     at = grouped_places(B, K, T, G, S)
 
     def scores(*arrays: Array) -> Array:
-        """All scores, as a function of the captured ``arrays`` that vary."""
-        given = {**captured, **dict(zip(varying, arrays, strict=True))}
-        return scores_at(score, logits, at, [*given.values()])
+        """Return all scores, as a function of the captured ``arrays`` of floats."""
+        all_captured = {**captured, **dict(zip(varying, arrays, strict=True))}
+        return scores_at(score, logits, at, [*all_captured.values()])
 
     _, transposed = vjp(scores, *(captured[name] for name in varying))
     return dict(zip(varying, transposed(by_scores), strict=True))
 
 
 def _differentiable(*arguments: Any) -> Array:
+    """Return the result of attention, without its logarithms."""
     return _ahead(*arguments)[0]
 
 
@@ -323,15 +346,15 @@ def _ahead(
     score: str = "",
     block: Block = None,
 ) -> Any:
-    """The result of attention, and what its gradient needs.
+    """Run the forward pass: return the result of attention, and the residuals.
 
     The parameters are those of ``attention``, with the ``bias`` apart from the
     ``others`` among its terms.
     """
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
-    made = attention(q, k, v, terms, scale, window, given, score, block)
-    return made[0], (q, k, v, terms, *made)
+    results = attention(q, k, v, terms, scale, window, given, score, block)
+    return results[0], (q, k, v, terms, *results)
 
 
 def _back(
@@ -342,32 +365,36 @@ def _back(
     residuals: Any,
     cotangent: Array,
 ) -> Any:
-    """The cotangents of q, k, v, the bias and the other terms.
+    """Return the cotangents of q, k, v, the bias and the other terms.
 
-    ``residuals`` are what ``_ahead`` kept.
+    ``residuals`` are those of ``_ahead``. Terms without a derivative get None.
     """
     q, k, v, terms, result, logarithms = residuals
     given = tuple(sorted(terms))
     forward = q, k, v, terms, result, logarithms, cotangent
     static = scale, window, given, with_slope(score) if score else "", block
-    made = attention_gradient(*forward, *static)
+    by_operands = attention_gradient(*forward, *static)
     # Dead-code elimination removes what follows if it is not needed.
     by_bias = attention_bias_gradient(*forward, *static) if "bias" in terms else None
     others: dict[str, Array | None] = {x: None for x in terms if x != "bias"}
     others |= _captured_gradient(*forward, scale, window, score)
-    return *made, by_bias, others
+    return *by_operands, by_bias, others
 
 
 fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6, 7, 8))
-"""The result of ``attention`` for (q, k, v, bias, other terms, scale, window, score,
-block).
+"""Compute the result of ``attention``, with a rule of reverse mode.
+
+The arguments are (q, k, v, bias, other terms, scale, window, score, block).
 """
 
 fused_attention.defvjp(_ahead, _back)
 
 
 def terms_of_captured(captured: Sequence[Array]) -> dict[str, Array]:
-    """The terms of ``attention`` for the arrays that a score function captures."""
+    """Return the terms of ``attention`` for the arrays that a score function captures.
+
+    The first is "captured_000".
+    """
     return {f"captured_{k:03}": array for k, array in enumerate(captured)}
 
 

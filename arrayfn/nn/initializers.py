@@ -27,35 +27,40 @@ class Initializer(Protocol):
     """A function that makes parameters from a key, a shape and a dtype."""
 
     def __call__(self, key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        """The parameters."""
+        """Return parameters of ``shape``."""
         ...
 
 
 def _dtype(given: DTypeLike, default: DTypeLike) -> DType:
+    """Return ``given``, or ``default`` for None, or float64 if both are None."""
     chosen = default if given is None else given
     return dtypes.float64 if chosen is None else dtypes.canonical(chosen)
 
 
 def _scaled(values: Array, scale: Any) -> Array:
-    """``values`` times ``scale``, which may be an array of another dtype."""
+    """Multiply ``values`` by ``scale``, converted to the dtype of ``values``."""
     return anp.multiply(values, ops.convert(scale, values.dtype))
 
 
 def zeros(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-    """Zeros; ``key`` is not used."""
+    """Return zeros of ``shape``; ``key`` is not used."""
     return anp.zeros(ops.as_shape("zeros", shape), dtype=_dtype(dtype, None))
 
 
 def ones(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-    """Ones; ``key`` is not used."""
+    """Return ones of ``shape``; ``key`` is not used."""
     return anp.ones(ops.as_shape("ones", shape), dtype=_dtype(dtype, None))
 
 
 def constant(value: Any, dtype: DTypeLike = None) -> Initializer:
-    """Broadcast ``value`` to the shape."""
+    """Return an initializer that broadcasts ``value`` to the shape.
+
+    ``dtype`` is the initializer's default.
+    """
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Return an array of ``shape`` that is filled with the value."""
         filled = anp.astype(anp.asarray(value), _dtype(dtype, default))
         return anp.broadcast_to(filled, ops.as_shape("constant", shape))
 
@@ -63,20 +68,28 @@ def constant(value: Any, dtype: DTypeLike = None) -> Initializer:
 
 
 def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
-    """Uniform numbers in [0, scale)."""
+    """Return an initializer of uniform random numbers in [0, scale).
+
+    ``dtype`` is the initializer's default.
+    """
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Draw numbers in [0, scale)."""
         return _scaled(random.uniform(key, shape, _dtype(dtype, default)), scale)
 
     return init
 
 
 def normal(stddev: float = 0.01, dtype: DTypeLike = None) -> Initializer:
-    """Normal numbers with mean 0 and this standard deviation."""
+    """Return an initializer of normal random numbers with mean 0.
+
+    ``stddev`` is the standard deviation, and ``dtype`` the initializer's default.
+    """
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Draw normal numbers with this standard deviation."""
         return _scaled(random.normal(key, shape, _dtype(dtype, default)), stddev)
 
     return init
@@ -88,10 +101,15 @@ def truncated_normal(
     lower: float = -2.0,
     upper: float = 2.0,
 ) -> Initializer:
-    """Normal numbers between the bounds, times ``stddev``."""
+    """Return an initializer of normal numbers between two bounds, times ``stddev``.
+
+    ``lower`` and ``upper`` bound the numbers before they are multiplied. ``dtype`` is
+    the initializer's default.
+    """
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Draw truncated normal numbers, times ``stddev``."""
         kind = _dtype(dtype, default)
         values = random.truncated_normal(key, lower, upper, shape, kind)
         return _scaled(values, stddev)
@@ -102,10 +120,12 @@ def truncated_normal(
 def _fans(
     shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes
 ) -> tuple[float, float]:
-    """The number of inputs per output, and of outputs per input.
+    """Return the number of inputs of each output, and of outputs of each input.
 
-    ``in_axis`` and ``out_axis`` are the axes of a parameter that count them; axes of
-    ``batch_axis`` count neither, and all others both.
+    The extents of ``in_axis`` and ``out_axis`` count inputs and outputs. Axes of
+    ``batch_axis`` count for neither, and all other axes for both: they are the window
+    of a convolution. A kernel (3, 3, 16, 32) has 144 inputs and 288 outputs. Fewer than
+    two axes raise ShapeError.
     """
     if len(shape) < 2:
         raise ShapeError(
@@ -115,6 +135,7 @@ def _fans(
         )
 
     def extent(axes: Axes) -> int:
+        """Return the product of the extents of one or more axes."""
         several = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
         return math.prod(shape[axis] for axis in several)
 
@@ -132,11 +153,14 @@ def variance_scaling(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Numbers with variance ``scale`` / n.
+    """Return an initializer of random numbers with variance ``scale`` / n.
 
     ``mode`` says what n is: the number of inputs ("fan_in"), the number of outputs
-    ("fan_out"), or their mean ("fan_avg", "fan_geo_avg"). ``distribution`` is
-    "truncated_normal", "normal" or "uniform".
+    ("fan_out"), or their mean ("fan_avg", "fan_geo_avg" the geometric one).
+    ``distribution`` is "truncated_normal", "normal" or "uniform". ``in_axis`` and
+    ``out_axis`` are the axes of inputs and outputs. Axes of ``batch_axis`` count for
+    neither, all others for both. ``dtype`` is the initializer's default. Another mode
+    or distribution raises ArgumentError, and fewer than two axes raise ShapeError.
 
     >>> from arrayfn import random
     >>> init = variance_scaling(1.0, "fan_in", "normal")
@@ -163,17 +187,18 @@ def variance_scaling(
         )
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        """Random numbers whose variance is ``scale`` over the number of units."""
+        """Draw random numbers with variance ``scale`` / n."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("variance_scaling", shape)
         count = modes[mode](*_fans(wanted, in_axis, out_axis, batch_axis))
         deviation = math.sqrt(scale / max(count, 1.0))
         if distribution == "uniform":
+            # Uniform numbers in [-1, 1) have the variance 1/3.
             drawn = random.uniform(key, wanted, kind, -1.0, 1.0)
             return drawn * (deviation * math.sqrt(3.0))
         if distribution == "normal":
             return random.normal(key, wanted, kind) * deviation
-        # The standard deviation of a normal number truncated to [-2, 2].
+        # A normal number truncated to [-2, 2] has the standard deviation 0.8796...
         drawn = random.truncated_normal(key, -2.0, 2.0, wanted, kind)
         return drawn * (deviation / 0.87962566103423978)
 
@@ -183,11 +208,12 @@ def variance_scaling(
 def orthogonal(
     scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
 ) -> Initializer:
-    """A random orthogonal matrix, times ``scale``.
+    """Return an initializer of random orthogonal matrices, times ``scale``.
 
-    See Saxe et al., Exact solutions to the nonlinear dynamics of learning, 2014. The
-    axes other than ``column_axis`` are the rows. The vectors of the shorter side are
-    orthonormal.
+    See Saxe et al., Exact solutions to the nonlinear dynamics of learning, 2014.
+    ``column_axis`` is the axis of columns, and all other axes together are the rows.
+    The vectors of the shorter side are orthonormal. ``dtype`` is the initializer's
+    default. Fewer than two axes raise ShapeError.
 
     >>> from arrayfn import random
     >>> w = orthogonal()(random.key(0), (3, 2))
@@ -198,7 +224,7 @@ def orthogonal(
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
-        """A random matrix with orthonormal rows or columns, times ``scale``."""
+        """Draw a random matrix with orthonormal rows or columns, times ``scale``."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("orthogonal", shape)
         if len(wanted) < 2:
@@ -220,15 +246,18 @@ def orthogonal(
 def delta_orthogonal(
     scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
 ) -> Initializer:
-    """A convolution kernel with an orthogonal matrix at its centre and zeros elsewhere.
+    """Return an initializer of kernels with an orthogonal matrix at their centre.
 
-    See Xiao et al., Dynamical isometry and a mean field theory of CNNs, 2018. Shapes
-    are [*window, inputs, outputs], with one to three window axes. There may be no more
-    inputs than outputs.
+    All other elements are zeros. See Xiao et al., Dynamical isometry and a mean field
+    theory of CNNs, 2018. Shapes are [*window, inputs, outputs], with one to three
+    window axes and no more inputs than outputs; others raise ShapeError. ``scale`` and
+    ``column_axis`` are those of ``orthogonal``, and ``dtype`` is the initializer's
+    default.
     """
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
+        """Return a convolution kernel with an orthogonal matrix at its centre."""
         kind = _dtype(dtype, default)
         wanted = ops.as_shape("delta_orthogonal", shape)
         if not 3 <= len(wanted) <= 5 or wanted[-2] > wanted[-1]:
@@ -250,9 +279,10 @@ def glorot_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform numbers with variance 2 / (inputs + outputs) (Glorot and Bengio, 2010).
+    """Return an initializer of uniform numbers with variance 2 / (inputs + outputs).
 
-    The axes are those of ``variance_scaling``.
+    See Glorot and Bengio, Understanding the difficulty of training deep feedforward
+    neural networks, 2010. The axes and ``dtype`` are those of ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_avg", "uniform", *axes, dtype)
@@ -264,9 +294,10 @@ def glorot_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal numbers with variance 2 / (inputs + outputs).
+    """Return an initializer of truncated normal numbers, by Glorot's rule.
 
-    The axes are those of ``variance_scaling``.
+    Their variance is 2 / (inputs + outputs). The axes and ``dtype`` are those of
+    ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_avg", "truncated_normal", *axes, dtype)
@@ -278,9 +309,9 @@ def lecun_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform numbers with variance 1 / inputs.
+    """Return an initializer of uniform numbers with variance 1 / inputs.
 
-    See LeCun et al., Efficient backprop, 1998. The axes are those of
+    See LeCun et al., Efficient backprop, 1998. The axes and ``dtype`` are those of
     ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
@@ -293,9 +324,9 @@ def lecun_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal numbers with variance 1 / n for n inputs of a unit.
+    """Return an initializer of truncated normal numbers with variance 1 / inputs.
 
-    The axes are those of ``variance_scaling``.
+    The axes and ``dtype`` are those of ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(1.0, "fan_in", "truncated_normal", *axes, dtype)
@@ -307,9 +338,10 @@ def he_uniform(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Uniform numbers with variance 2 / inputs (He et al., Delving deep, 2015).
+    """Return an initializer of uniform numbers with variance 2 / inputs.
 
-    The axes are those of ``variance_scaling``.
+    See He et al., Delving deep into rectifiers, 2015. The axes and ``dtype`` are those
+    of ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(2.0, "fan_in", "uniform", *axes, dtype)
@@ -321,9 +353,9 @@ def he_normal(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Truncated normal numbers with variance 2 / n for n inputs of a unit.
+    """Return an initializer of truncated normal numbers with variance 2 / inputs.
 
-    The axes are those of ``variance_scaling``.
+    The axes and ``dtype`` are those of ``variance_scaling``.
     """
     axes = in_axis, out_axis, batch_axis
     return variance_scaling(2.0, "fan_in", "truncated_normal", *axes, dtype)

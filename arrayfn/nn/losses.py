@@ -18,7 +18,10 @@ def cross_entropy(
     axis: int = -1,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The cross-entropy of softmax(logits) over ``axis``, for each example.
+    """Return the cross-entropy of softmax(logits) over ``axis``, for each example.
+
+    It is logsumexp(logits) minus the logit of the class, or its mean over classes by
+    their probabilities.
 
     Args:
         logits: [..., C, ...], with the C classes along ``axis``.
@@ -41,10 +44,10 @@ def cross_entropy(
     """
     logits = ops.as_array(ops.as_floating("cross_entropy", logits))
     type = ops.type_of_operand("cross_entropy", labels)
-    place = ops.normalize_axis("cross_entropy", axis, logits.ndim)
+    position = ops.normalize_axis("cross_entropy", axis, logits.ndim)
     shape = logits.shape
     are_classes = type.dtype in dtypes.INTEGERS
-    wanted = (*shape[:place], *shape[place + 1 :]) if are_classes else shape
+    wanted = (*shape[:position], *shape[position + 1 :]) if are_classes else shape
     if type.shape != wanted:
         kind = "classes" if are_classes else "probabilities"
         raise ShapeError(
@@ -52,15 +55,17 @@ def cross_entropy(
             f"with classes along axis {axis}, not labels {type}",
             user_location(),
         )
-    total = logsumexp(logits, place)
+    total = logsumexp(logits, position)
     if are_classes:
-        index = anp.expand_dims(labels, place)
-        given = anp.squeeze(anp.take_along_axis(logits, index, place), place)
-        loss = anp.subtract(total, given)
+        index = anp.expand_dims(labels, position)
+        class_logit = anp.squeeze(
+            anp.take_along_axis(logits, index, position), position
+        )
+        loss = anp.subtract(total, class_logit)
     else:
         weights = ops.convert(labels, logits.dtype)
-        spread = anp.subtract(anp.expand_dims(total, place), logits)
-        loss = anp.sum(anp.multiply(weights, spread), place)
+        losses = anp.subtract(anp.expand_dims(total, position), logits)
+        loss = anp.sum(anp.multiply(weights, losses), position)
     return loss if where is None else anp.where(where, loss, 0)
 
 

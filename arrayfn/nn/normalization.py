@@ -40,15 +40,19 @@ def standardize(
 
 
 def _mean(x: Array, axis: Axis, where: ArrayLike | None) -> Array:
-    """The mean of ``x`` over ``axis``, which stays with an extent of 1."""
+    """Return the mean of ``x`` over ``axis``, which stays with an extent of 1.
+
+    With ``where``, it is the mean of the elements where ``where`` is true.
+    """
     if where is None:
         return anp.mean(x, axis, keepdims=True)
     total = anp.sum(anp.where(where, x, 0), axis, keepdims=True)
-    full = anp.logical_and(where, anp.ones(x.shape, dtype=bool))
-    return anp.divide(total, anp.astype(anp.sum(full, axis, keepdims=True), x.dtype))
+    counted = anp.logical_and(where, anp.ones(x.shape, dtype=bool))
+    return anp.divide(total, anp.astype(anp.sum(counted, axis, keepdims=True), x.dtype))
 
 
 def _inverse_root(variance: ArrayLike, epsilon: float) -> Array:
+    """Return 1 / sqrt(variance + epsilon)."""
     return ops.floating(special.rsqrt, "standardize", anp.add(variance, epsilon))
 
 
@@ -67,6 +71,7 @@ def layer_norm(
     """Standardize over ``axis``, multiply by ``scale``, and add ``bias``.
 
     See Ba et al., Layer Normalization, 2016. ``scale`` and ``bias`` broadcast with x.
+    ``epsilon`` is added to the variance.
     """
     return _affine(standardize(x, axis, epsilon=epsilon), scale, bias)
 
@@ -81,7 +86,8 @@ def rms_norm(
 ) -> Array:
     """Divide x by its root mean square over ``axis``, and multiply by ``scale``.
 
-    See Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+    See Zhang and Sennrich, Root Mean Square Layer Normalization, 2019. ``epsilon`` is
+    added to the mean square.
     """
     x = ops.as_floating("rms_norm", x)
     dtype = ops.type_of_operand("rms_norm", x).dtype
@@ -159,14 +165,21 @@ def batch_norm(
     value = standardize(x, mean=own_mean, variance=own_variance, epsilon=epsilon)
 
     def moved(running: ArrayLike, own: Array) -> Any:
-        kept = anp.multiply(running, momentum)
-        return anp.add(kept, ops.convert(anp.multiply(own, 1 - momentum), kept.dtype))
+        """Return momentum * running + (1 - momentum) * own.
+
+        The dtype is that of ``running``.
+        """
+        decayed = anp.multiply(running, momentum)
+        return anp.add(
+            decayed, ops.convert(anp.multiply(own, 1 - momentum), decayed.dtype)
+        )
 
     running = moved(mean, own_mean), moved(variance, own_variance)
     return _affine(value, scale, bias), running
 
 
 def _affine(x: Array, scale: ArrayLike | None, bias: ArrayLike | None) -> Array:
+    """Return x * scale + bias, leaving out what is None."""
     x = x if scale is None else anp.multiply(x, scale)
     return x if bias is None else anp.add(x, bias)
 

@@ -20,12 +20,13 @@ def max_pool(
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
 ) -> Array:
-    """The largest element of each window.
+    """Return the largest element of each window.
 
-    x has the shape (batch..., spatial..., features). ``window_shape`` and ``strides``
-    (1 if None) have one number for each spatial axis. ``padding`` is "VALID", "SAME",
-    or a (low, high) pair for each spatial axis. Padding is never the maximum. The first
-    of equal elements gets the derivative. A window with NaN gives NaN.
+    ``inputs`` has the shape (batch..., spatial..., features). ``window_shape`` and
+    ``strides`` (1 if None) have one number for each spatial axis. ``padding`` is
+    "VALID", "SAME", or a (low, high) pair for each spatial axis. Padding is never the
+    maximum. The first of equal elements gets the derivative. A window with NaN gives
+    NaN.
 
     >>> x = np.arange(16.0).reshape(1, 4, 4, 1)
     >>> max_pool(x, (2, 2), (2, 2))[0, :, :, 0]
@@ -41,7 +42,7 @@ def min_pool(
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
 ) -> Array:
-    """The smallest element of each window; arguments are those of ``max_pool``.
+    """Return the smallest element of each window; arguments are those of ``max_pool``.
 
     >>> min_pool(np.arange(6.0).reshape(1, 6, 1), (3,), (3,)).ravel()
     array([0., 3.])
@@ -56,7 +57,7 @@ def avg_pool(
     padding: Padding = "VALID",
     count_include_pad: bool = True,
 ) -> Array:
-    """The mean of each window; arguments are those of ``max_pool``.
+    """Return the mean of each window; arguments are those of ``max_pool``.
 
     Padding adds zeros, which count as elements unless ``count_include_pad`` is False.
     Integers become floating-point.
@@ -70,6 +71,7 @@ def avg_pool(
         return anp.divide(total, window_size(window_shape))
     shape = ops.type_of_operand("avg_pool", x).shape
     spatial = shape[len(shape) - 1 - len(tuple(window_shape)) : -1]
+    # The number of elements in each window, without padding, is a sum of ones.
     ones = np.ones((*spatial, 1), total.dtype)
     counts = pooled(w.reduce_window_sum, ones, window_shape, strides, padding)
     return anp.divide(total, counts)

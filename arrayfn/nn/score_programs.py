@@ -43,7 +43,7 @@ INDICES: Final = 4
 
 @dataclass(frozen=True)
 class TracedScores:
-    """The text of a Program of scores, and the arrays that are its last inputs."""
+    """The text of a Program of scores, and the captured arrays, its last inputs."""
 
     text: str
     captured: tuple[Array, ...]
@@ -52,15 +52,17 @@ class TracedScores:
 def traced_scores(
     score_mod: ScoreFunction | None, mask_mod: MaskFunction | None
 ) -> TracedScores | None:
-    """The functions as one Program; None if an operator cannot have them.
+    """Trace the two functions as one scalar Program, and return its text.
 
-    What depends on captured arrays alone is computed here, outside of the Program. A
-    text keeps no rule of ``custom_jvp`` or ``custom_vjp``, and no callback. Operators
-    take no arrays of storage types.
+    The Program maps a score and the indices of batch, head, query and key to the score
+    that the softmax takes. What depends only on captured arrays is computed here,
+    outside of the Program, and its results are captured instead. Returns None if an
+    operator cannot have the functions: a text keeps no rule of ``custom_jvp`` or
+    ``custom_vjp`` and no callback, and operators take no arrays of storage types.
     """
 
     def scored(score: Any, *places: Any) -> Array:
-        """The score that the softmax takes."""
+        """Return the score that the softmax takes, -inf where the mask is false."""
         value = score if score_mod is None else scores_of(score_mod, score, *places)
         if mask_mod is not None:
             value = anp.where(mask_of(mask_mod, *places), value, -math.inf)
@@ -78,58 +80,69 @@ def traced_scores(
 
 
 def _is_plain(equation: Equation) -> bool:
-    """Whether text keeps the meaning of ``equation``, and of the Programs in it."""
+    """Return whether text keeps the meaning of ``equation`` and of Programs inside it.
+
+    Effects and custom rules of differentiation would be lost.
+    """
     if has_effect(equation) or equation.primitive.name.startswith("custom_"):
         return False
     return all(_is_plain(eq) for p in equation.subprograms() for eq in p.equations)
 
 
 def _split(program: Program, scalars: int) -> tuple[Program, Program]:
-    """What ``program`` computes of its inputs after the ``scalars`` alone; the rest.
+    """Split ``program`` into what depends only on captured arrays, and the rest.
 
-    The results of the first Program are the last inputs of the second.
+    The first ``scalars`` inputs are scalars, and the others captured arrays. The first
+    Program maps captured arrays to the values that the rest needs. These values are the
+    last inputs of the second Program.
     """
     first, captured = program.inputs[:scalars], program.inputs[scalars:]
     varying = set(first)
-    parts: tuple[list[Equation], list[Equation]] = [], []
+    # (equations of captured arrays, equations that depend on a scalar)
+    by_varies: tuple[list[Equation], list[Equation]] = [], []
     for equation in program.equations:
         varies = not varying.isdisjoint(equation.inputs)
-        parts[varies].append(equation)
+        by_varies[varies].append(equation)
         varying.update(equation.outputs if varies else ())
-    read = [a for eq in parts[1] for a in eq.inputs] + [*program.outputs]
+    read = [a for eq in by_varies[1] for a in eq.inputs] + [*program.outputs]
     needed = tuple(
         dict.fromkeys(a for a in read if isinstance(a, Var) and a not in varying)
     )
-    known = dce(Program("captured", captured, tuple(parts[0]), needed))
+    # Dead-code elimination drops equations whose results the rest does not need.
+    known = dce(Program("captured", captured, tuple(by_varies[0]), needed))
     inputs = (*first, *needed)
-    return known, Program("scores", inputs, tuple(parts[1]), program.outputs)
+    return known, Program("scores", inputs, tuple(by_varies[1]), program.outputs)
 
 
 @lru_cache(maxsize=256)
 def program_of(text: str) -> Program:
-    """The Program that ``text`` describes."""
+    """Parse ``text`` to a Program, once for each text."""
     return parse_program(text, TABLE)
 
 
 @lru_cache(maxsize=256)
 def with_slope(text: str) -> str:
-    """The text of the Program with a second result: the derivative by the score."""
+    """Return the text of a Program with a second result: the derivative by the score.
+
+    The derivative is the tangent for a tangent 1 of the score, the first input.
+    """
     program = program_of(text)
     forward = jvp(program, [number == 0 for number in range(len(program.inputs))])
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
         outputs = builder.inline(forward, [*inputs, Literal(1.0, dtypes.float32)])
-        made = builder.build(outputs)
-    return format_program(dce(made), comments=False)
+        with_derivative = builder.build(outputs)
+    return format_program(dce(with_derivative), comments=False)
 
 
 def scores_at(
     text: str, scores: Array, places: Sequence[Array], captured: Sequence[Array]
 ) -> Array:
-    """The Program's first result for each of ``scores``.
+    """Return the first result of the Program ``text`` for each of ``scores``.
 
-    The four ``places`` broadcast with the scores.
+    The four index arrays ``places`` (batch, head, query, key) broadcast with the
+    scores. ``captured`` are the Program's last inputs.
     """
     return _result_at(text, 0, scores, places, captured)
 
@@ -137,7 +150,10 @@ def scores_at(
 def slopes_at(
     text: str, scores: Array, places: Sequence[Array], captured: Sequence[Array]
 ) -> Array:
-    """The second result, for a text of ``with_slope``: the derivative by the score."""
+    """Return the second result of a ``with_slope`` text: the derivative by the score.
+
+    The parameters are those of ``scores_at``.
+    """
     return _result_at(text, 1, scores, places, captured)
 
 
@@ -148,11 +164,14 @@ def _result_at(
     places: Sequence[Array],
     captured: Sequence[Array],
 ) -> Array:
-    """The Program's result ``number`` for each of ``scores``."""
+    """Return result ``number`` of the Program ``text`` for each of ``scores``.
+
+    The parameters are those of ``scores_at``.
+    """
     program = program_of(text)
 
     def result(*scalars: Any) -> Any:
-        """The result for one score."""
+        """Return the result for one score and its indices."""
         return apply_program(program, [*scalars, *captured])[number]
 
     return anp.broadcast_to(for_each(result, scores, *places), scores.shape)

@@ -32,13 +32,19 @@ def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Ar
 
 
 def _smallest_where_not(x: ArrayLike, where: ArrayLike) -> Array:
-    """x, with the smallest finite number where ``where`` is false."""
+    """Replace x by its dtype's smallest finite number where ``where`` is false.
+
+    Unlike -inf, this number gives no NaN if no element is left.
+    """
     dtype = ops.type_of_operand("softmax", x).dtype
     return anp.where(where, x, float(anp.finfo(dtype).min))
 
 
 def _highest(x: Array, axis: Axis) -> Array:
-    """The maximum of ``x`` over ``axis``, which stays; -inf for no elements."""
+    """Return the maximum of ``x`` over ``axis``, which stays with an extent of 1.
+
+    It is -inf for a maximum over no elements.
+    """
     shape = x.shape
     axes = ops.normalize_axes("softmax", axis, len(shape))
     if 0 not in [shape[k] for k in axes]:
@@ -49,6 +55,7 @@ def _highest(x: Array, axis: Axis) -> Array:
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _softmax(x: Array, axis: Axis) -> Array:
+    """Return softmax(x) over ``axis``, with the rule of differentiation below."""
     exponentials = anp.exp(anp.subtract(x, _highest(x, axis)))
     return anp.divide(exponentials, anp.sum(exponentials, axis, keepdims=True))
 
@@ -57,7 +64,10 @@ def _softmax(x: Array, axis: Axis) -> Array:
 def _softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """The value y, and its derivative y (dx - sum(y dx))."""
+    """Return y = softmax(x) and its derivative, y (dx - sum(y dx)).
+
+    ``_softmax.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _softmax.function(x, axis)
     along = anp.sum(anp.multiply(y, dx), axis, keepdims=True)
@@ -66,7 +76,10 @@ def _softmax_jvp(
 
 @operator(name="nn.log_softmax", static_argnames=("axis",), inline=True)
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
-    """The logarithm of ``softmax``, accurate even if ``softmax`` underflows."""
+    """Return the logarithm of ``softmax``, accurate even if ``softmax`` underflows.
+
+    Elements where ``where`` is false are ignored and give -inf.
+    """
     x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
         return _log_softmax(x, axis)
@@ -76,7 +89,7 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _log_softmax(x: Array, axis: Axis) -> Array:
-    """The logarithm of softmax, from differences to the maximum."""
+    """Return log(softmax(x)) as d - log(sum(exp(d))), for d = x - maximum."""
     shifted = anp.subtract(x, _highest(x, axis))
     total = anp.sum(anp.exp(shifted), axis, keepdims=True)
     return anp.subtract(shifted, anp.log(total))
@@ -86,7 +99,10 @@ def _log_softmax(x: Array, axis: Axis) -> Array:
 def _log_softmax_jvp(
     axis: Axis, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """The value y, and its derivative dx - sum(exp(y) dx)."""
+    """Return y = log_softmax(x) and its derivative, dx - sum(exp(y) dx).
+
+    ``_log_softmax.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _log_softmax.function(x, axis)
     along = anp.sum(anp.multiply(anp.exp(y), dx), axis, keepdims=True)
@@ -114,6 +130,7 @@ def logsumexp(
     a = ops.as_array(ops.as_floating("logsumexp", a))
     if where is not None:
         a = anp.where(where, a, -math.inf)
+    # Weights of 1 lead to the branch that returns complex signs.
     if b is None and return_sign and a.dtype in dtypes.COMPLEX:
         b = 1
     if b is not None:
@@ -125,7 +142,11 @@ def logsumexp(
 def _weighted(
     a: Array, b: ArrayLike, axis: Axis, keepdims: bool, return_sign: bool
 ) -> Any:
-    """log(sum(b exp(a))); with ``return_sign`` of the sum's size, and its sign."""
+    """Return log(sum(b exp(a))) over ``axis``.
+
+    With ``return_sign``, return log(abs(sum)) and the sign sum / abs(sum), which is
+    complex for complex numbers. The real maximum of ``a`` is subtracted before exp.
+    """
     a, b = anp.broadcast_arrays(
         a, ops.convert(b, ops.common_dtype("logsumexp", [a, b]))
     )
@@ -151,7 +172,7 @@ def logmeanexp(
     where: ArrayLike | None = None,
     keepdims: bool = False,
 ) -> Array:
-    """Return log(mean(exp(x))) over ``axis``.
+    """Return log(mean(exp(x))) over ``axis``, without overflow.
 
     Elements where ``where`` is false are ignored.
     """
@@ -165,7 +186,7 @@ def logmeanexp(
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
-    """log(sum(exp(x))) over ``axis``, without overflow."""
+    """Return log(sum(exp(x))) over ``axis``, without overflow."""
     highest = _highest(x, axis)
     # Subtracting an infinite maximum would give NaN.
     shift = anp.where(anp.isfinite(highest), highest, 0)
@@ -175,6 +196,7 @@ def _logsumexp(x: Array, axis: Axis, keepdims: bool) -> Array:
 
 
 def _without(value: Array, ndim: int, axis: Axis) -> Array:
+    """Remove the reduced axes, which have an extent of 1, from ``value``."""
     return anp.squeeze(value, ops.normalize_axes("logsumexp", axis, ndim))
 
 
@@ -182,7 +204,10 @@ def _without(value: Array, ndim: int, axis: Axis) -> Array:
 def _logsumexp_jvp(
     axis: Axis, keepdims: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    """The value, and its derivative: the sum of dx weighted by softmax."""
+    """Return logsumexp(x) and its derivative: the sum of dx weighted by softmax(x).
+
+    ``_logsumexp.function`` computes without this rule.
+    """
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
     # If all are -inf, all weights are 0.

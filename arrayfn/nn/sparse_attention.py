@@ -20,7 +20,10 @@ from arrayfn.numpy._operands import Array
 
 
 def places(B: int, N: int, T: int, S: int) -> Places:
-    """The indices of batch, head, query and key, which broadcast to [B, N, T, S]."""
+    """Return the indices of batch, head, query and key, int32.
+
+    Each broadcasts to [B, N, T, S].
+    """
     return iota(B, 0), iota(N, 1), iota(T, 2), iota(S, 3)
 
 
@@ -36,7 +39,7 @@ def check_block_mask(mask: BlockMask, shape: tuple[int, int, int, int]) -> None:
 
 
 def leaves_out_half(mask: BlockMask) -> bool:
-    """Whether each block of queries meets at most half of the blocks of keys."""
+    """Return whether each block of queries meets at most half of the blocks of keys."""
     return 2 * mask.most <= mask.kept.shape[-1]
 
 
@@ -48,11 +51,18 @@ def sparse_attention(
     score_mod: ScoreFunction | None,
     mask: BlockMask,
 ) -> Array:
-    """The attention of q [B, T, N, H] to k and v [B, S, K, H], as [B, T, N, H]."""
+    """Compute the attention of q [B, T, N, H] to k and v [B, S, K, H] by blocks.
+
+    The result is [B, T, N, H]. Each block of queries meets only the blocks of keys that
+    the mask keeps, at most ``mask.most``. ``scale`` multiplies the logits, and
+    ``score_mod`` replaces them. Within kept blocks, the mask function says where to
+    attend.
+    """
     (B, T, N, H), (S, K) = q.shape, k.shape[1:3]
     rows, columns = mask.block
-    index, there = mask.indices()
-    # Heads that share a mask share the gathered keys of their group.
+    index, is_kept_block = mask.indices()
+    # Heads that share a mask share the gathered keys of their group. With a mask for
+    # each head, each head gathers its own.
     G = N // K if mask.shape[1] == 1 else 1
     if not index.shape[-1]:
         return anp.zeros(q.shape, q.dtype)
@@ -70,12 +80,13 @@ def sparse_attention(
     head = anp.add(anp.multiply(iota(N // G, 1, 6), G), iota(G, 3, 6))
     row = anp.add(anp.multiply(iota(blocks, 2, 6), rows), iota(rows, 4, 6))
     inner = anp.arange(columns, dtype=dtypes.int32)
+    # Positions of the gathered keys: block number times block size plus offset.
     key = anp.add(anp.multiply(index[..., None], columns), inner)
     key = anp.reshape(key, (*index.shape[:3], 1, 1, width))
-    is_there = anp.repeat(there, columns, axis=-1)[..., None, None, :]
+    is_kept = anp.repeat(is_kept_block, columns, axis=-1)[..., None, None, :]
     # Positions behind the end would be outside of what the functions capture.
     at = iota(B, 0, 6), head, anp.minimum(row, T - 1), anp.minimum(key, S - 1)
-    where = anp.logical_and(mask_of(mask.mask_mod, *at), is_there)
+    where = anp.logical_and(mask_of(mask.mask_mod, *at), is_kept)
     where = anp.logical_and(where, anp.less(key, S))
     if score_mod is not None:
         logits = scores_of(score_mod, logits, *at)
@@ -88,7 +99,10 @@ def sparse_attention(
 
 
 def _in_blocks(x: Array, size: int) -> Array:
-    """x [B, L, N, H] as [B, N, blocks, size, H], with zeros behind the last row."""
+    """Cut x [B, L, N, H] into blocks of ``size`` rows: [B, N, blocks, size, H].
+
+    Zeros fill the last block.
+    """
     B, L, N, H = x.shape
     count = -(-L // size)
     padded = anp.pad(x, ((0, 0), (0, count * size - L), (0, 0), (0, 0)))
@@ -96,16 +110,18 @@ def _in_blocks(x: Array, size: int) -> Array:
 
 
 def _gathered(x: Array, columns: int, index: Any, heads: int, width: int) -> Array:
-    """The blocks of keys at ``index``, as [B, heads, blocks of queries, width, H].
+    """Gather blocks of keys or values: [B, heads, blocks of queries, width, H].
 
-    ``x`` are keys or values, [B, S, K, H], cut into ``columns`` keys a block; ``width``
-    is the number of keys in the blocks of one row.
+    ``x`` is [B, S, K, H], and is cut into blocks of ``columns`` keys. ``index`` [B,
+    heads, blocks of queries, most] has the numbers of the blocks, where B and heads may
+    be 1. ``width`` is most times ``columns``.
     """
     B, _, K, H = x.shape
     batches = anp.reshape(anp.arange(B), (B, 1, 1, 1))
+    # Head h of ``heads`` uses head h K / heads of x.
     members = anp.reshape(anp.floor_divide(anp.arange(heads) * K, heads), (-1, 1, 1))
-    found = _in_blocks(x, columns)[batches, members, index]
-    return anp.reshape(found, (B, heads, index.shape[2], width, H))
+    gathered = _in_blocks(x, columns)[batches, members, index]
+    return anp.reshape(gathered, (B, heads, index.shape[2], width, H))
 
 
 __all__ = ["sparse_attention"]

@@ -26,56 +26,80 @@ def backsolve(
     f: Callable[..., Array],
     method: Method,
     control: Control,
-    first: Any,
+    first_size: Any,
     y: Array,
     ts: Array,
     *args: Any,
 ) -> tuple[Array, State]:
-    """``along`` for ``f(t, y, *args)``, differentiated by the adjoint equation."""
+    """Solve for y at the times ``ts``, with the adjoint equation as the derivative.
+
+    The slope is ``f(t, y, *args)``. The parameters ``method``, ``control`` and
+    ``first`` (the size of the first step) and the results are those of ``along``.
+    Cotangents go to y, ``ts``, ``args``, and what f captures.
+    """
     function, captured = closure_convert(f, ts[0], y, *args)
     leaves, structure = tree.flatten((args, captured))
     moving = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
 
     def slope(t: Array, y: Array, leaves: Sequence[Any]) -> Array:
+        """Return f at (t, y), for these leaves of arguments and captures."""
         args, captured = tree.unflatten(structure, leaves)
         return function(t, y, *args, *captured)
 
     def run(y: Array, ts: Array, leaves: list[Any]) -> tuple[Array, State]:
-        return along(method, lambda t, y: slope(t, y, leaves), y, ts, control, first)
+        """Solve forwards."""
+        return along(
+            method, lambda t, y: slope(t, y, leaves), y, ts, control, first_size
+        )
 
     def ahead(y: Array, ts: Array, leaves: list[Any]) -> Any:
+        """Run the forward pass; the residuals are (y at the times, times, leaves)."""
         result = run(y, ts, leaves)
         return result, (result[0], ts, leaves)
 
     def back(residuals: Any, cotangents: Any) -> Any:
-        """The cotangents of the arguments: the adjoint equation from time to time."""
+        """Return the cotangents of y, ``ts`` and the leaves.
+
+        The adjoint equation is solved from each time to the one before, from the last
+        one on.
+        """
         values, ts, leaves = residuals
-        given = cotangents[0]
+        by_values = cotangents[0]
         varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
-        none, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
-        none = anp.astype(none, _common(none, given))
+        zero_integrals, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
+        zero_integrals = anp.astype(zero_integrals, _common(zero_integrals, by_values))
         count = values.shape[1]
 
         def of_varying(t: Array, y: Array, varying: list[Any]) -> Array:
-            """The slope at (t, y), for these values of what is differentiated by."""
+            """Return the slope at (t, y), for these floating-point leaves."""
             parts = iter(varying)
             pairs = zip(leaves, moving, strict=True)
             return slope(t, y, [next(parts) if moves else x for x, moves in pairs])
 
         def together(t: Array, state: Array) -> Array:
-            """The slopes of y, of its cotangent, and of the parameters' cotangents."""
+            """Return the slopes of y, its adjoint a, and the integrals.
+
+            The ``state`` is all three in one vector.
+            """
             y, a = state[:count], state[count : 2 * count]
             value, pull_back = vjp(lambda y, p: of_varying(t, y, p), y, varying)
             by_y, by_varying = pull_back(a)
             change = ravel_pytree(by_varying)[0]
-            change = anp.astype(change, none.dtype)
+            change = anp.astype(change, zero_integrals.dtype)
             return anp.concatenate([value, -by_y, -change])
 
         def earlier(carry: tuple[Array, Array], item: Any) -> Any:
-            """Go back from one time to the one before it."""
+            """Go back from one time to the one before it.
+
+            The carry is the adjoint and the integrals. ``item`` is both times, y and
+            its cotangent at the later time. The output is the cotangent of the later
+            time.
+            """
             a, total = carry
             before, t, value, ct = item
+            # The result also depends on y(t) directly.
             a = a + ct
+            # A later time t moves y(t) by its slope.
             by_t = _inner(ct, of_varying(t, value, varying))
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])
@@ -89,22 +113,26 @@ def backsolve(
             )[0][1]
             return (state[count : 2 * count], state[2 * count :]), by_t
 
-        items = (ts[:-1], ts[1:], values[1:], given[1:])
-        start = (anp.zeros_like(given[0]), none)
+        items = (ts[:-1], ts[1:], values[1:], by_values[1:])
+        start = (anp.zeros_like(by_values[0]), zero_integrals)
         (a, total), by_ts = lax.scan(earlier, start, items, reverse=True)
+        # A later start with the same y changes results by -a . f. y(ts[0]) itself does
+        # not change, so its cotangent adds 0.
         by_first = -_inner(a, of_varying(ts[0], values[0], varying))
-        by_first = by_first + _inner(given[0], anp.zeros_like(given[0]))
+        by_first = by_first + _inner(by_values[0], anp.zeros_like(by_values[0]))
         by_ts = anp.concatenate([by_first[None], by_ts])
-        found = iter(
+        by_varying_leaves = iter(
             restore(anp.astype(total, ravel_pytree(varying)[0].dtype))
             if varying
             else []
         )
         by_leaves = [
-            next(found) if moves else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
+            next(by_varying_leaves)
+            if moves
+            else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
             for x, moves in zip(leaves, moving, strict=True)
         ]
-        return a + given[0], anp.astype(by_ts, ts.dtype), by_leaves
+        return a + by_values[0], anp.astype(by_ts, ts.dtype), by_leaves
 
     solved = custom_vjp(run)
     solved.defvjp(ahead, back)
@@ -112,22 +140,28 @@ def backsolve(
 
 
 def _common(x: Array, y: Array) -> Any:
+    """Return the dtype that the dtypes of x and y promote to."""
     return anp.promote_types(x.dtype, y.dtype)
 
 
 def _inner(x: Array, y: Array) -> Array:
-    """The change of a real result for a change of y: cotangents are not conjugated."""
+    """Return the change of a real result for a change y and a cotangent x.
+
+    Cotangents of complex numbers are not conjugated.
+    """
     return anp.sum(x * y).real
 
 
 def _with_tolerances_of_all(control: Control, count: int, state: Array) -> Control:
-    """``control`` with an absolute tolerance for each element of ``state``.
+    """Return ``control`` with an absolute tolerance for each element of ``state``.
 
-    That is y, its adjoint (``count`` elements each) and the integrals. The adjoint has
-    the tolerances of y, the integrals the smallest of them. One tolerance for all
-    elements of y is one for all of ``state``, too.
+    ``state`` is y, its adjoint (``count`` elements each) and the integrals. The adjoint
+    has the tolerances of y, and the integrals the smallest of them. A single tolerance
+    for all elements of y stays.
     """
     if not leaf_type(control.atol).shape:
         return control
-    rest = anp.full(state.shape[0] - 2 * count, anp.min(control.atol))
-    return control._replace(atol=anp.concatenate([control.atol, control.atol, rest]))
+    of_integrals = anp.full(state.shape[0] - 2 * count, anp.min(control.atol))
+    return control._replace(
+        atol=anp.concatenate([control.atol, control.atol, of_integrals])
+    )

@@ -24,10 +24,13 @@ class Dense:
 
     ``ts`` has the times at which steps ended; unused entries repeat the last time.
     Times outside the solution give NaN. A Dense is a pytree. It can be differentiated
-    with respect to time and to everything that the solution depends on.
+    with respect to time and to everything that the solution depends on. ``like`` is the
+    initial value, whose structure, shapes and dtypes are kept in ``form``, and
+    ``steps`` are the recorded steps of ``method``.
     """
 
     def __init__(self, method: Method, like: Any, steps: Recorded) -> None:
+        """Keep the method, the steps, and the form of ``like``."""
         leaves, structure = tree.flatten(like)
         types = map(leaf_type, leaves)
         self.form = structure, tuple((t.shape, t.dtype) for t in types)
@@ -36,16 +39,18 @@ class Dense:
 
     @property
     def ts(self) -> Array:
-        """The times at which steps began and ended."""
+        """The times at which steps began and ended, (steps + 1,)."""
         return self.steps.times
 
     def vector(self, t: Array) -> Array:
-        """The solution at the time ``t``, as a vector.
+        """Return the solution at the time ``t`` as a vector.
 
-        It is NaN outside of the interval.
+        It is NaN outside of the interval. The step that contains t is found by binary
+        search, and its interpolant evaluated.
         """
         times, count = self.steps.times, self.steps.accepted
         direction = anp.where(times[-1] < times[0], -1.0, 1.0)
+        # Times ascend after multiplication by the direction.
         place = anp.searchsorted(direction * times, direction * t, side="right") - 1
         place = anp.clip(place, 0, anp.maximum(count - 1, 0))
         begin, end = (anp.take(times, k) for k in (place, place + 1))
@@ -60,13 +65,14 @@ class Dense:
         return anp.where(inside, value, anp.nan)
 
     def __call__(self, t: Any) -> Any:
-        """y at the times ``t``, whose axes stand in front."""
+        """Return y at the times ``t``, with their axes in front."""
         times = ops.as_floating("a time", anp.asarray(t))
         structure, forms = self.form
         like = tree.unflatten(structure, [np.zeros(*form) for form in forms])
         unravel = ravel_pytree(like)[1]
 
         def value(t: Array) -> Any:
+            """Return y at one time."""
             return unravel(self.vector(t))
 
         mapped: Callable[[Array], Any] = value
@@ -75,21 +81,22 @@ class Dense:
         return mapped(times)
 
     def tree_flatten(self) -> tuple[tuple[Recorded], Any]:
-        """The steps as children, and the method and the form of y as metadata."""
+        """Return the steps as children, and method and form of y as metadata."""
         return (self.steps,), (self.method, self.form)
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
-        """The solution whose steps are the only element of ``children``.
+        """Return the solution whose steps are the only element of ``children``.
 
-        ``metadata`` are its method and the form of its values.
+        ``metadata`` is its method and the form of its values.
         """
-        made = object.__new__(cls)
-        made.method, made.form = metadata
-        (made.steps,) = children
-        return made
+        solution = object.__new__(cls)
+        solution.method, solution.form = metadata
+        (solution.steps,) = children
+        return solution
 
     @override
     def __repr__(self) -> str:
+        """Name the method and the order."""
         name = type(self.method).__name__
         return f"<Dense solution by {name} of order {self.method.order + 1}>"

@@ -27,14 +27,16 @@ from arrayfn.transforms import leaf_type
 Function = Callable[[Array, Array], Array]
 """f(t, y), the derivative of the vector y."""
 
-Row = tuple[float, ...]
+Row = tuple[float, ...]  # the weights of stages
 
 
 class Step(NamedTuple):
-    """y at the end of a step, ``fy`` of the next one, the norm of the error, stages.
+    """The result of one step.
 
-    ``f`` is f at the end for methods whose steps begin with it, and without meaning for
-    others.
+    ``y`` is the value at its end. ``f`` is the slope there, for methods whose steps
+    begin with the slope, and without meaning for others. ``error`` is the norm of the
+    error relative to the allowed one, so at most 1 is accepted. ``stages`` are the
+    method's, (stages, n).
     """
 
     y: Array
@@ -48,80 +50,88 @@ class Method(Protocol):
 
     @property
     def order(self) -> int:
-        """The error of a step is of this order, plus one, in h."""
+        """The order p of the error estimate: a step's error is of order h**(p + 1)."""
         ...
 
     @property
     def stages(self) -> int:
-        """The number of vectors that a step keeps for the interpolant."""
+        """The number of stages, vectors that a step keeps for the interpolant."""
         ...
 
     @property
     def evaluations(self) -> int:
-        """How often a step calls f, but for the Jacobian."""
+        """The number of calls of f in a step, except those for the Jacobian."""
         ...
 
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        """A step of length h from (t, y), where f is ``fy`` if the method needs it."""
+        """Do a step of length h from (t, y); ``fy`` is f(t, y) if the method needs it.
+
+        ``scale`` gives the allowed error of each element.
+        """
         ...
 
     @property
     def coefficients(self) -> int:
-        """The number of vectors that the interpolant has."""
+        """The number of vectors of the interpolant."""
         ...
 
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        """The interpolant of a step from (t, y) over h to ``end``.
+        """Return the interpolant's coefficients (coefficients, n) for a step.
 
-        ``stages`` are those of the step, and ``f`` is the equation's slope.
+        The step is from (t, y) over h to ``end``. ``stages`` are those of the step, and
+        ``f`` is the equation's slope.
         """
         ...
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
-        """y at the fraction ``at`` of the step that began with y."""
+        """Return y at the fraction ``at``, in [0, 1], of the step that began with y."""
         ...
 
 
 Scale = Callable[[Array, Array], Array]
-"""The errors allowed in a step, by its first and its last y."""
+"""(y at the begin, y at the end of a step) -> the allowed error of each element"""
 
 
 def norm(x: Array) -> Array:
-    """The root mean square of the elements; 0 for none."""
+    """Return the root mean square of the elements of a vector; 0 for none."""
     size = max(1, x.shape[0])
     return anp.sqrt(anp.sum(anp.abs(x) ** 2) / size)
 
 
 def padded(rows: Sequence[Row], width: int) -> np.ndarray[Any, Any]:
-    """Rows of coefficients with zeros behind."""
+    """Fill rows of coefficients with zeros to ``width``, and return a matrix."""
     return np.array([[*row, *[0.0] * width][:width] for row in rows])
 
 
 def weighted(weights: Any, stages: Array) -> Array:
-    """The sum of stages (s, n) with weights (s,)."""
+    """Return the sum of stages (s, n) with weights (s,), or several sums."""
     return anp.matmul(anp.astype(anp.asarray(weights), _real(stages)), stages)
 
 
 def _real(y: Array) -> Any:
+    """Return the real dtype of the precision of y."""
     return anp.finfo(y.dtype).dtype
 
 
 def of_dtype(h: Array, y: Array) -> Array:
-    """A time in the precision of y."""
+    """Convert a time to the real dtype of the precision of y."""
     return anp.astype(h, _real(y))
 
 
 @dataclass(frozen=True, eq=False)
 class RungeKutta:
-    """An explicit embedded pair, whose last stage is f at the end of the step.
+    """An explicit embedded Runge-Kutta pair, whose last stage is the slope at the end.
 
-    ``errors`` has the weights of an estimate, or of two, as DOP853 combines them.
-    The interpolant is a polynomial: each row of ``powers`` has a stage's weights of at,
-    at**2, ... Without ``powers`` it is DOP853's, which has ``extra`` stages of its own.
+    Stage i is f(t + nodes[i] h, y + h matrix[i] . stages), and the step adds h weights
+    . stages. ``errors`` has the weights of an error estimate, or of two, as DOP853
+    combines them. The interpolant is a polynomial in the fraction ``at`` of the step:
+    each row of ``powers`` has a stage's weights of at, at**2, ... Without ``powers`` it
+    is DOP853's, which has ``extra`` stages (node, row) of its own, and coefficients
+    that are ``products`` of a matrix and the stages.
     """
 
     order: int
@@ -135,30 +145,38 @@ class RungeKutta:
 
     @property
     def stages(self) -> int:
+        """The number of stages, with the slope at the end."""
         return len(self.weights) + 1
 
     @property
     def evaluations(self) -> int:
+        """The number of calls of f in a step; the first stage is known."""
         return len(self.weights)
 
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        """``Method.step``: all stages, and the error from differences of weights."""
-        room = anp.zeros((self.stages, *y.shape), y.dtype)
+        """Do a step: compute all stages, the end, and the error estimate.
+
+        See ``Method.step`` for the parameters.
+        """
+        all_stages = anp.zeros((self.stages, *y.shape), y.dtype)
         rows = (*self.matrix[1:], self.weights)
         nodes = (*self.nodes[1:], 1.0)
-        stages, end = self._staged(f, t, h, y, anp.at(room)[0].set(fy), 1, rows, nodes)
+        stages, end = self._staged(
+            f, t, h, y, anp.at(all_stages)[0].set(fy), 1, rows, nodes
+        )
         allowed = scale(y, end)
         errors = weighted(padded(self.errors, self.stages), stages)
         norms = [norm(errors[k] / allowed) for k in range(len(self.errors))]
         error = anp.abs(of_dtype(h, y)) * norms[0]
         if len(norms) == 2:
-            # HNW I, section II.10: the fifth-order estimate, corrected by the third's.
-            whole = norms[0] ** 2 + 0.01 * norms[1] ** 2
-            nothing = whole == 0
-            error = error * norms[0] / anp.sqrt(anp.where(nothing, 1.0, whole))
-            error = anp.where(nothing, 0.0, error)
+            # Combine estimates of order 5 and 3 (Hairer, Norsett and Wanner, II.10):
+            # |h| e5**2 / sqrt(e5**2 + 0.01 e3**2), and 0 if both are 0.
+            sum_of_squares = norms[0] ** 2 + 0.01 * norms[1] ** 2
+            is_zero = sum_of_squares == 0
+            error = error * norms[0] / anp.sqrt(anp.where(is_zero, 1.0, sum_of_squares))
+            error = anp.where(is_zero, 0.0, error)
         return Step(end, stages[-1], error, stages)
 
     def _staged(
@@ -172,14 +190,15 @@ class RungeKutta:
         rows: Sequence[Row],
         nodes: Row,
     ) -> tuple[Array, Array]:
-        """``stages`` from number ``first`` on, and where the last one is evaluated.
+        """Compute stages from number ``first`` on, and return all and the last place.
 
-        A stage is the slope at time ``t`` plus ``h`` times its node, and at ``y`` plus
-        ``h`` times the earlier stages weighted by its row.
+        ``stages`` (s, n) has room for all, and those before ``first`` are known. A
+        stage is the slope at time ``t`` plus ``h`` times its node, and at the place
+        ``y`` plus ``h`` times the earlier stages weighted by its row.
         """
 
         def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:
-            """Evaluate one stage."""
+            """Evaluate one stage, ``given`` by its number, row and node."""
             number, row, node = given
             place = y + of_dtype(h, y) * weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
@@ -187,36 +206,43 @@ class RungeKutta:
 
         width = leaf_type(stages).shape[0]
         numbers = np.arange(first, first + len(rows))
-        each = (numbers, padded(rows, width), np.array(nodes))
-        stages, places = lax.scan(stage, stages, each)
+        numbers_rows_nodes = (numbers, padded(rows, width), np.array(nodes))
+        stages, places = lax.scan(stage, stages, numbers_rows_nodes)
         return stages, places[-1]
 
     @property
     def coefficients(self) -> int:
+        """The number of vectors of the interpolant."""
         return len(self.powers[0]) if self.powers else 3 + len(self.products)
 
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        """``Method.dense``: coefficients of a polynomial in the share of the step."""
+        """Return the coefficients of the interpolant; see ``Method.dense``.
+
+        DOP853 first computes its extra stages.
+        """
         size = of_dtype(h, y)
         if self.powers:
             return size * weighted(np.array(self.powers).T, stages)
         nodes, rows = zip(*self.extra, strict=True)
         more = anp.zeros((len(rows), *y.shape), y.dtype)
-        whole = anp.concatenate([stages, more])
-        whole, _ = self._staged(f, t, h, y, whole, self.stages, rows, nodes)
+        all_stages = anp.concatenate([stages, more])
+        all_stages, _ = self._staged(f, t, h, y, all_stages, self.stages, rows, nodes)
         change = end - y
         parts = [
             change,
             size * stages[0] - change,
             2 * change - size * (stages[-1] + stages[0]),
         ]
-        products = size * weighted(np.array(self.products), whole)
+        products = size * weighted(np.array(self.products), all_stages)
         return anp.concatenate([anp.stack(parts), products])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
-        """``Method.evaluate``: the polynomial, by Horner's scheme."""
+        """Return y at the fraction ``at`` of a step, by a scheme like Horner's.
+
+        DOP853's polynomial alternates the factors at and 1 - at.
+        """
         at = of_dtype(at, y)
         result = anp.zeros_like(y)
         for k, number in enumerate(reversed(range(self.coefficients))):
@@ -283,10 +309,11 @@ DORMAND_PRINCE: Final = RungeKutta(
 
 @cache
 def dormand_prince_853() -> RungeKutta:
-    """DOP853; the coefficients are SciPy's."""
+    """Return DOP853, with SciPy's coefficients, which are converted once."""
     from scipy.integrate import DOP853
 
     def rows(matrix: Any) -> tuple[Row, ...]:
+        """Convert a matrix to tuples of Python numbers."""
         return tuple(tuple(map(float, row)) for row in np.asarray(matrix))
 
     nodes = zip(DOP853.C_EXTRA, rows(DOP853.A_EXTRA), strict=True)

@@ -49,9 +49,12 @@ def odeint(
     structure = tree.structure(y0)
 
     def slope(t: Any, y: Any, *args: Any) -> Any:
-        """The derivative in y0's structure, whose elements it has in order."""
-        made = func(y, t, *args)
-        return made if tree.structure(made) == structure else _like(made, y)
+        """Return the derivative in y0's structure.
+
+        The function may return another structure with as many elements.
+        """
+        slopes = func(y, t, *args)
+        return slopes if tree.structure(slopes) == structure else _like(slopes, y)
 
     return solve(
         slope,
@@ -68,6 +71,6 @@ def odeint(
 
 
 def _like(given: Any, y: Any) -> Any:
-    """The elements of the pytree ``given`` as a pytree like ``y``."""
-    vector, back = ravel_pytree(y)
-    return back(anp.astype(ravel_pytree(given)[0], vector.dtype))
+    """Put the elements of the pytree ``given`` into a pytree like ``y``."""
+    vector, unravel = ravel_pytree(y)
+    return unravel(anp.astype(ravel_pytree(given)[0], vector.dtype))

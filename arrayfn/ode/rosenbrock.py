@@ -36,10 +36,12 @@ from arrayfn.transforms import jacfwd, jvp
 
 @dataclass(frozen=True, eq=False)
 class Rosenbrock:
-    """A method with stages k, where J and f_t are the derivatives of f.
+    """A Rosenbrock method, where J and f_t are the derivatives of f by y and by t.
 
-    (1 / (gamma h) - J) k = f(t + node h, y + a k) + (c / h) k + d h f_t. The last two
-    stages are evaluated at the end of the step; the last one is the error.
+    Stage k solves (1 / (gamma h) - J) k = f(t + node h, y + a k) + (c / h) k + d h f_t,
+    where a k and c k are weighted sums of the stages before. The last two stages are
+    evaluated at the end of the step, and the last one is the error. ``products`` has
+    the weights of stages in the interpolant.
     """
 
     order: int
@@ -54,19 +56,21 @@ class Rosenbrock:
 
     @property
     def stages(self) -> int:
+        """The number of stages."""
         return len(self.nodes)
 
     @property
     def evaluations(self) -> int:
+        """The number of calls of f in a step, except those for the Jacobian."""
         return len(self.nodes)
 
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        """``Method.step``: one linear system for each stage, all with one matrix.
+        """Do a step: solve one linear system for each stage, all with one matrix.
 
-        The step is from (``t``, ``y``) over ``h``. It needs no ``fy``, which it returns
-        as it was given.
+        See ``Method.step`` for the parameters. The step does not need ``fy``, and
+        returns it unchanged. Complex y raises DTypeError.
         """
         if y.dtype in dtypes.COMPLEX:
             raise DTypeError(
@@ -79,7 +83,7 @@ class Rosenbrock:
         solve = self._solver(lambda y: f(t, y), y, 1 / (length * self.gamma))
 
         def stage(stages: Array, given: tuple[Array, ...]) -> Any:
-            """Solve for one stage."""
+            """Solve for one stage, ``given`` by its number and coefficients."""
             number, node, share, row, coupling = given
             place = y + weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
@@ -104,30 +108,40 @@ class Rosenbrock:
     def _solver(
         self, f: Callable[[Array], Array], y: Array, shift: Array
     ) -> Callable[[Array], Array]:
-        """Solves systems with ``shift`` times the identity, less the Jacobian of f.
+        """Return a function that solves systems with the matrix ``shift`` I - J.
 
-        That is taken at ``y``.
+        J is the Jacobian of f at ``y``. With ``sparsity``, it is sparse, and so is the
+        solver.
         """
         if self.sparsity is None:
             dense = shift * anp.eye(y.shape[0], dtype=y.dtype) - jacfwd(f)(y)
             return lambda right: anp.linalg.solve(dense, right)
         slopes = jacobian(f, self.sparsity)(y)
         rows, columns = slopes.coordinates()
+        # The pattern contains the diagonal.
         matrix = slopes.with_data(shift * (rows == columns) - slopes.data)
         return lambda right: spsolve(matrix, right)
 
     @property
     def coefficients(self) -> int:
+        """The number of vectors of the interpolant."""
         return 1 + len(self.products)
 
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        """``Method.dense``: the end of the step, and weighted stages."""
+        """Return the interpolant's coefficients: the end, and weighted stages.
+
+        See ``Method.dense`` for the parameters.
+        """
         return anp.concatenate([end[None], weighted(np.array(self.products), stages)])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
-        """``Method.evaluate``: the polynomial, by Horner's scheme."""
+        """Return y at the fraction s = ``at`` of a step.
+
+        It is (1 - s) y + s (end + (1 - s) (c1 + s (c2 + s c3))), for the coefficients
+        c.
+        """
         at = of_dtype(at, y)
         end, *rest = (coefficients[k] for k in range(self.coefficients))
         total = anp.zeros_like(y)

@@ -27,8 +27,8 @@ from arrayfn.transforms import leaf_type, vmap
 from arrayfn.transforms.custom import closure_convert
 
 ADJOINTS: Final = ("direct", "backsolve")
-MOST_STEPS: Final = 1 << 17
-MOST_DENSE: Final = 1 << 12
+MOST_STEPS: Final = 1 << 17  # default limit of steps
+MOST_DENSE: Final = 1 << 12  # with ``dense``, which stores all steps
 
 METHODS: Final[dict[str, Callable[[], methods.Method]]] = {
     "RK23": lambda: methods.BOGACKI_SHAMPINE,
@@ -40,14 +40,17 @@ METHODS: Final[dict[str, Callable[[], methods.Method]]] = {
 
 
 class Solution(NamedTuple):
-    """The result of ``solve``. It is a pytree."""
+    """The result of ``solve``. It is a pytree.
+
+    ``ts`` are the times of ``ys``.
+    """
 
     ts: Array
     ys: Any  # a pytree like y0, with an axis of times in front
-    steps: Array  # that were accepted
-    attempts: Array  # accepted and rejected steps
+    steps: Array  # the number of accepted steps
+    attempts: Array  # the number of accepted and rejected steps
     success: Array  # whether the last time was reached
-    sol: Dense | None = None  # of time, with ``dense``
+    sol: Dense | None = None  # the solution as a function of time, with ``dense``
 
 
 def solve(
@@ -135,7 +138,7 @@ def solve(
     )
 
     def slope(t: Array, y: Array, *args: Any) -> Array:
-        """The slope of the vector y; an error if ``f`` gives another form than y0's."""
+        """Return the slope of the vector y; an error if f has another form than y0."""
         value = f(t, unravel(y), *args)
         if tree.structure(value) != tree.structure(y0):
             raise ArgumentError(
@@ -145,15 +148,15 @@ def solve(
                 user_location(),
             )
         pairs = zip(tree.leaves(value), tree.leaves(y0), strict=True)
-        for have, want in pairs:
-            if leaf_type(have).shape != leaf_type(want).shape:
+        for leaf, wanted in pairs:
+            if leaf_type(leaf).shape != leaf_type(wanted).shape:
                 raise ShapeError(
-                    f"solve: f gives {leaf_type(have)} where y0 is {leaf_type(want)}",
+                    f"solve: f gives {leaf_type(leaf)} where y0 is {leaf_type(wanted)}",
                     user_location(),
                 )
         return ops.convert(ravel_pytree(value)[0], y.dtype)
 
-    made = METHODS[method]()
+    chosen_method = METHODS[method]()
     if jac_sparsity is not None:
         if method != "Rodas5P" or adjoint != "direct":
             raise ArgumentError(
@@ -162,7 +165,7 @@ def solve(
             )
         # The sum with the identity has an entry for each element of the diagonal.
         ones = pattern_of(jac_sparsity).astype(np.float64)
-        made = replace(RODAS5P, sparsity=ones + eye_array(y.shape[0]))
+        chosen_method = replace(RODAS5P, sparsity=ones + eye_array(y.shape[0]))
     sol: Dense | None = None
     if dense:
         if adjoint == "backsolve":
@@ -172,19 +175,21 @@ def solve(
                 user_location(),
             )
         steps, last = stepping.recorded(
-            made,
+            chosen_method,
             lambda t, y: slope(t, y, *args),
             y,
             (ts[0], ts[-1]),
             control,
             first_step,
         )
-        sol = Dense(made, y0, steps)
+        sol = Dense(chosen_method, y0, steps)
         run = vmap(sol.vector)(ts), last
     elif adjoint == "backsolve":
-        run = backsolve(slope, made, control, first_step, y, ts, *args)
+        run = backsolve(slope, chosen_method, control, first_step, y, ts, *args)
     else:
-        run = along(made, lambda t, y: slope(t, y, *args), y, ts, control, first_step)
+        run = along(
+            chosen_method, lambda t, y: slope(t, y, *args), y, ts, control, first_step
+        )
     values, last = run
     ys = vmap(unravel)(values)
     reached = ~last.failed & (last.attempted < control.steps)
@@ -194,11 +199,13 @@ def solve(
 def _varying_alike(
     f: Callable[..., Any], y0: Any, ts: Array, args: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], Any, Array, tuple[Any, ...]]:
-    """The problem with operands that all vary along the same axes of a mesh.
+    """Make all operands vary along the same axes of a mesh, inside ``shard_map``.
 
-    These are ``y0``, ``ts`` and ``args``. Devices take different numbers of steps. What
-    they have in common, ``f`` captures too, varies from here on, so that its cotangents
-    are summed over the devices once, here, and not in each step.
+    The operands are ``y0``, ``ts``, ``args``, and what ``f`` captures, which is
+    returned as further arguments of f. Devices take different numbers of steps. An
+    operand that all devices have in common varies from here on, so that its cotangents
+    are summed over the devices once, here, and not in each step. Without a mesh,
+    nothing changes.
     """
     frame = current_frame()
     if frame is None or not frame.axis_names():
@@ -212,8 +219,8 @@ def _varying_alike(
 
 
 def _tolerance(atol: Any, y0: Any) -> Array:
-    """``atol`` as a number, or as one for each element of the vector of ``y0``."""
+    """Return ``atol`` as a number, or one for each element of the vector of ``y0``."""
     if tree.structure(atol) == tree.structure(0.0) and not leaf_type(atol).shape:
         return anp.asarray(atol)
-    spread = tree.map(lambda a, y: anp.broadcast_to(a, leaf_type(y).shape), atol, y0)
-    return ravel_pytree(spread)[0]
+    broadcast = tree.map(lambda a, y: anp.broadcast_to(a, leaf_type(y).shape), atol, y0)
+    return ravel_pytree(broadcast)[0]

@@ -17,41 +17,49 @@ from arrayfn.ad_checkpoint import checkpoint
 from arrayfn.numpy._operands import Array
 from arrayfn.ode.methods import Function, Method, norm, of_dtype
 
+# The factor from one step size to the next, and its limits.
 SAFETY: Final = 0.9
 SMALLEST: Final = 0.2
 LARGEST: Final = 10.0
 
 
 class Control(NamedTuple):
-    """Tolerances and limits of a solution."""
+    """The tolerances and limits of a solution."""
 
     rtol: Array
     atol: Array  # a number, or one for each element of y
-    largest: Array  # step
-    steps: int  # at most, rejected ones included
+    largest: Array  # the largest step size
+    steps: int  # the largest number of steps, with rejected ones
 
     def scale(self, y: Array, end: Array) -> Array:
-        """The error allowed for each element in a step from ``y`` to ``end``."""
-        most = anp.maximum(anp.abs(y), anp.abs(end))
+        """Return the error allowed for each element in a step from ``y`` to ``end``.
+
+        It is atol + rtol max(abs(y), abs(end)), a constant in derivatives.
+        """
+        largest_y = anp.maximum(anp.abs(y), anp.abs(end))
         return lax.stop_gradient(
-            anp.astype(self.atol + self.rtol * most, anp.finfo(y.dtype).dtype)
+            anp.astype(self.atol + self.rtol * largest_y, anp.finfo(y.dtype).dtype)
         )
 
 
 class State(NamedTuple):
-    """Where the loop is, and its last step: from ``before`` over ``length``."""
+    """The state of the loop, and its last accepted step.
+
+    The loop is at (``t``, ``y``), with slope ``f``. The last step was from (``before``,
+    ``y_before``) over ``length``, and had ``stages``.
+    """
 
     t: Array
     y: Array
     f: Array
     size: Array  # of the next step, positive
-    rejected: Array  # whether the last attempt was
+    rejected: Array  # whether the last attempt was rejected
     before: Array
-    length: Array
+    length: Array  # negative if time runs backwards
     y_before: Array
     stages: Array
-    accepted: Array  # how many steps were
-    attempted: Array
+    accepted: Array  # the number of accepted steps
+    attempted: Array  # the number of accepted and rejected steps
     failed: Array  # whether the steps have become too small
 
 
@@ -63,16 +71,18 @@ def along(
     control: Control,
     first: Array | None = None,
 ) -> tuple[Array, State]:
-    """y at the times ``ts``, of which the first is that of ``y``; the last state.
+    """Solve for y at the times ``ts``, the first of which is that of ``y``.
 
-    Values at times that were not reached are NaN. In reverse mode the steps between two
-    times are taken again, from the state that is kept at the earlier one.
+    Returns y at all times, (times, n), and the last state. ``first`` is the size of the
+    first step, None for a guess. Values at times that were not reached are NaN. In
+    reverse mode the steps between two times are taken again, from the state that is
+    kept at the earlier one.
     """
     end = ts[-1]
     direction = _direction(ts[0], end)
 
     def until(state: State, t: Array) -> tuple[State, Array]:
-        """Step until t is reached, and interpolate there; NaN if it is not."""
+        """Step until t is reached, and interpolate there; NaN if it is not reached."""
         state = advance(method, f, state, t, end, control)
         value = between(method, f, state, t)
         reached = direction * (state.t - t) >= 0
@@ -86,7 +96,8 @@ def along(
 class Recorded(NamedTuple):
     """All accepted steps of a solution; the places after the last one repeat the end.
 
-    The step that ends at ``times[k + 1]`` began at ``times[k]``, with ``values[k]``.
+    The step that ends at ``times[k + 1]`` began at ``times[k]``, with ``values[k]``,
+    and has the interpolant ``coefficients[k]``. ``accepted`` is the number of steps.
     """
 
     times: Array
@@ -103,41 +114,42 @@ def recorded(
     control: Control,
     first: Array | None = None,
 ) -> tuple[Recorded, State]:
-    """All steps from one time to another, and the last state.
+    """Return all steps from one time to another, and the last state.
 
-    ``ends`` are both times, ``first`` is the size of the first step, None for a guess.
+    ``ends`` are both times. ``first`` is the size of the first step, None for a guess.
+    The record has room for ``control.steps`` steps.
     """
     begin, end = ends
     direction = _direction(begin, end)
     count = control.steps
-    room = anp.zeros((count, method.coefficients, *y.shape), y.dtype)
+    zero_coefficients = anp.zeros((count, method.coefficients, *y.shape), y.dtype)
     times = anp.zeros(count + 1, begin.dtype) + end
     values = anp.zeros((count + 1, *y.shape), y.dtype)
     record = Recorded(
         anp.at(times)[0].set(begin),
         anp.at(values)[0].set(y),
-        room,
+        zero_coefficients,
         anp.zeros((), np.int64),
     )
     state = start(method, f, begin, y, end, control, first)
 
     def going(carry: tuple[State, Recorded]) -> Array:
-        """Whether the end is not reached, and there is room for another step."""
+        """Return whether the end is not reached, and there is room for a step."""
         now = carry[0]
         is_there = direction * (now.t - end) >= 0
         return ~is_there & ~now.failed & (now.attempted < count)
 
     def once(carry: tuple[State, Recorded]) -> tuple[State, Recorded]:
-        """Try a step, and write down its interpolant."""
+        """Try a step, and record its interpolant."""
         now, record = carry
         after = attempt(method, f, now, end, direction, control)
         # A rejected step is written where the next one will be.
         place = now.accepted
-        coefficients = _interpolant(method, f, after)
+        interpolant = _interpolant(method, f, after)
         return after, Recorded(
             anp.at(record.times)[place + 1].set(after.t),
             anp.at(record.values)[place + 1].set(after.y),
-            anp.at(record.coefficients)[place].set(coefficients),
+            anp.at(record.coefficients)[place].set(interpolant),
             after.accepted,
         )
 
@@ -157,9 +169,10 @@ def start(
     control: Control,
     first: Array | None,
 ) -> State:
-    """The state before the first step, at (``t``, ``y``).
+    """Return the state before the first step, at (``t``, ``y``).
 
-    Its size is ``first`` if that is given, else a guess for a way to ``end``.
+    The size of the step is ``first`` if that is given, else a guess for a way to
+    ``end``.
     """
     slope = f(t, y)
     if first is None:
@@ -192,13 +205,15 @@ def advance(
     end: Array,
     control: Control,
 ) -> State:
-    """Step until ``until`` is passed, but not past ``end``.
+    """Step until the time ``until`` is passed, but not past ``end``.
 
-    ``f`` is the slope, ``state`` that before it; ``control`` bounds the error.
+    ``f`` is the slope, ``state`` the state at the start, and ``control`` bounds the
+    error.
     """
     direction = _direction(state.t, end)
 
     def going(now: State) -> Array:
+        """Return whether ``until`` is not passed, and another step is allowed."""
         enough = direction * (now.t - until) >= 0
         return ~enough & ~now.failed & (now.attempted < control.steps)
 
@@ -215,9 +230,12 @@ def attempt(
     direction: Array,
     control: Control,
 ) -> State:
-    """One step, which is accepted if its error is small enough.
+    """Try one step, and accept it if its error is less than 1.
 
-    ``now`` is the state before it; ``direction`` is 1 or -1, that of time.
+    ``now`` is the state before it; ``direction`` is 1 or -1, that of time. The next
+    size is the length times 0.9 error**(-1 / (order + 1)), within limits. It does not
+    grow directly after a rejected step. A size near the resolution of time is a
+    failure.
     """
     t = lax.stop_gradient(now.t)
     smallest = 10 * anp.abs(anp.nextafter(t, direction * np.inf) - t)
@@ -236,6 +254,7 @@ def attempt(
     size = lax.stop_gradient(anp.abs(length)) * factor
 
     def chosen(new: Array, old: Array) -> Array:
+        """Return ``new`` if the step is accepted, else ``old``."""
         return anp.where(good, new, old)
 
     return State(
@@ -255,22 +274,23 @@ def attempt(
 
 
 def between(method: Method, f: Function, state: State, t: Array) -> Array:
-    """y at ``t``, inside of the last step."""
-    is_there = state.length == 0
-    at = (t - state.before) / anp.where(is_there, 1.0, state.length)
+    """Return y at the time ``t``, inside of the last step."""
+    no_step = state.length == 0
+    fraction = (t - state.before) / anp.where(no_step, 1.0, state.length)
     coefficients = _interpolant(method, f, state)
-    inside = method.evaluate(coefficients, state.y_before, at)
-    return anp.where(is_there, state.y, inside)
+    inside = method.evaluate(coefficients, state.y_before, fraction)
+    return anp.where(no_step, state.y, inside)
 
 
 def _interpolant(method: Method, f: Function, state: State) -> Array:
-    """The coefficients of the last step."""
+    """Return the coefficients of the interpolant of the last step."""
     return method.dense(
         f, state.before, state.length, state.y_before, state.y, state.stages
     )
 
 
 def _direction(t: Array, end: Array) -> Array:
+    """Return the direction of time: -1 if ``end`` is before ``t``, else 1."""
     sign = anp.astype(anp.where(end < t, -1.0, 1.0), end.dtype)
     return lax.stop_gradient(sign)
 
@@ -284,10 +304,12 @@ def _first_size(
     end: Array,
     control: Control,
 ) -> Array:
-    """A size with which an Euler step and a step of the method have small errors.
+    """Return a size with which Euler's and the method's step have small errors.
 
-    The solution begins at (``t``, ``y``) with this ``slope``, and goes to ``end``.
-    Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, section II.4.
+    The solution begins at (``t``, ``y``) with this ``slope``, and goes to ``end``. d0,
+    d1 and d2 are the norms of y and of its first and second derivatives, relative to
+    the allowed errors. Source: Hairer, Norsett and Wanner, Solving Ordinary
+    Differential Equations I, section II.4.
     """
     scale = control.scale(y, y)
     interval = anp.abs(end - t)
@@ -299,9 +321,11 @@ def _first_size(
     h = guess * _direction(t, end)
     later = f(t + h, y + of_dtype(h, y) * slope)
     d2 = norm((later - slope) / scale) / guess
-    most = anp.maximum(d1, d2)
-    is_flat = most <= 1e-15
-    size = (0.01 / anp.where(is_flat, 1.0, most)) ** (1 / (method.order + 1))
+    largest_derivative = anp.maximum(d1, d2)
+    is_flat = largest_derivative <= 1e-15
+    size = (0.01 / anp.where(is_flat, 1.0, largest_derivative)) ** (
+        1 / (method.order + 1)
+    )
     size = anp.where(is_flat, anp.maximum(1e-6, guess * 1e-3), size)
     size = anp.minimum(anp.minimum(100 * guess, size), whole)
     return anp.minimum(size, control.largest)

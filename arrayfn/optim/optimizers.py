@@ -22,17 +22,21 @@ from arrayfn.optim.transformations import (
     zeros_like,
 )
 
+# A tree of bools like the parameters, a function that gives such a tree, or None: all.
 Mask = Tree | Callable[[Tree], Tree] | None
 
 
 class TraceState(NamedTuple):
-    """The decaying sum of gradients."""
+    """The decaying sums of gradients, a tree like the parameters."""
 
     trace: Tree
 
 
 class MomentState(NamedTuple):
-    """The number of updates, and moving means of gradients and of their squares."""
+    """The number of updates, and moving means of gradients and of their squares.
+
+    ``mean`` and ``square`` are trees like the parameters.
+    """
 
     count: Array
     mean: Tree
@@ -40,20 +44,20 @@ class MomentState(NamedTuple):
 
 
 class SquareState(NamedTuple):
-    """A moving mean, or the sum, of squared gradients."""
+    """The moving means, or the sums, of squared gradients."""
 
     square: Tree
 
 
 class CenteredState(NamedTuple):
-    """Moving means of squared gradients and of gradients."""
+    """The moving means of squared gradients and of gradients."""
 
     square: Tree
     mean: Tree
 
 
 class MeanState(NamedTuple):
-    """A moving mean of gradients."""
+    """The moving means of gradients."""
 
     mean: Tree
 
@@ -68,15 +72,19 @@ def trace(decay: float, nesterov: bool = False) -> Optimizer:
     """
 
     def init(params: Tree) -> TraceState:
+        """Return momenta of 0."""
         return TraceState(zeros_like(params))
 
     def update(
         updates: Tree, state: TraceState, params: Tree = None
     ) -> tuple[Tree, TraceState]:
-        """The moving sum of gradients, one step ahead for Nesterov's momentum."""
-        held = tree.map(lambda m, g: decay * m + g, state.trace, updates)
-        ahead = tree.map(lambda m, g: decay * m + g, held, updates)
-        return (ahead if nesterov else held), TraceState(held)
+        """Return momenta decay * m + g, a step ahead for Nesterov, and the state.
+
+        For ``nesterov``, the update is decay * m + g with the new momentum m.
+        """
+        momenta = tree.map(lambda m, g: decay * m + g, state.trace, updates)
+        ahead = tree.map(lambda m, g: decay * m + g, momenta, updates)
+        return (ahead if nesterov else momenta), TraceState(momenta)
 
     return Optimizer(init, update)
 
@@ -87,12 +95,15 @@ def scale_by_rms(
     initial_scale: float = 0.0,
     centered: bool = False,
 ) -> Optimizer:
-    """Divide by the root of a moving mean of squares.
+    """Divide gradients g by sqrt(v) + eps, where v is a moving mean of g**2.
 
-    With ``centered``, divide by the root of the moving variance.
+    ``decay`` is the weight of the old mean, which starts at ``initial_scale``. With
+    ``centered``, v is the moving variance: the square of the moving mean of g is
+    subtracted.
     """
 
     def init(params: Tree) -> SquareState | CenteredState:
+        """Return means of ``initial_scale`` for squares, and 0 for gradients."""
         square = tree.map(lambda p: anp.full_like(p, initial_scale), params)
         return (
             CenteredState(square, zeros_like(params))
@@ -103,6 +114,11 @@ def scale_by_rms(
     def update(
         updates: Tree, state: SquareState | CenteredState, params: Tree = None
     ) -> tuple[Tree, SquareState | CenteredState]:
+        """Return g / (sqrt(v) + eps), and the moving means.
+
+        g are the ``updates``, and v the means of g**2, less the squared means of g if
+        ``centered``.
+        """
         square = _moving(state.square, tree.map(anp.square, updates), decay)
         if not isinstance(state, CenteredState):
             scaled = tree.map(lambda g, v: g / (anp.sqrt(v) + eps), updates, square)
@@ -122,9 +138,13 @@ def scale_by_rms(
 def scale_by_rss(
     initial_accumulator_value: float = 0.1, eps: float = 1e-7
 ) -> Optimizer:
-    """Divide by the root of the sum of all squares so far."""
+    """Divide gradients g by sqrt(v + eps), where v is the sum of all g**2 so far.
+
+    The sum starts at ``initial_accumulator_value``.
+    """
 
     def init(params: Tree) -> SquareState:
+        """Return sums of ``initial_accumulator_value``."""
         return SquareState(
             tree.map(lambda p: anp.full_like(p, initial_accumulator_value), params)
         )
@@ -132,6 +152,7 @@ def scale_by_rss(
     def update(
         updates: Tree, state: SquareState, params: Tree = None
     ) -> tuple[Tree, SquareState]:
+        """Return g / sqrt(v + eps), and the sums v of g**2 for ``updates`` g."""
         total = tree.map(lambda v, g: v + anp.square(g), state.square, updates)
         # A sum of 0 means that all gradients were 0, so there is nothing to scale.
         scaled = tree.map(
@@ -149,23 +170,29 @@ def scale_by_adam(
     eps_root: float = 0.0,
     nesterov: bool = False,
 ) -> Optimizer:
-    """Divide the moving mean of g by the root of the moving mean of g**2.
+    """Replace gradients g by m / (sqrt(v + eps_root) + eps).
 
-    Both means are unbiased. See Kingma and Ba, Adam, 2015, algorithm 1, and for
-    ``nesterov`` Dozat, 2016.
+    m and v are the moving means of g and g**2, with decays ``b1`` and ``b2``. Both are
+    unbiased: divided by the sum of their weights. See Kingma and Ba, Adam, 2015,
+    algorithm 1, and for ``nesterov`` Dozat, 2016.
     """
 
     def init(params: Tree) -> MomentState:
+        """Return a count and means of 0."""
         return MomentState(zero_count(), zeros_like(params), zeros_like(params))
 
     def update(
         updates: Tree, state: MomentState, params: Tree = None
     ) -> tuple[Tree, MomentState]:
-        """The moving mean over the root of the moving square, both unbiased."""
+        """Return m / (sqrt(v + eps_root) + eps), and the count and means.
+
+        m and v are the unbiased moving means of g and g**2 for ``updates`` g.
+        """
         count = anp.add(state.count, 1)
         mean = _moving(state.mean, updates, b1)
         square = _moving(state.square, tree.map(anp.square, updates), b2)
         if nesterov:
+            # The mean of the next step, with g in place of the next gradient.
             ahead = _unbiased(mean, b1, anp.add(count, 1))
             now = _unbiased(updates, b1, count)
             corrected = tree.map(lambda m, g: b1 * m + (1 - b1) * g, ahead, now)
@@ -182,17 +209,22 @@ def scale_by_adam(
 
 
 def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
-    """Take the sign of a mean of g and its moving mean.
+    """Replace gradients g by the sign of b1 * m + (1 - b1) * g.
 
-    See Chen et al., 2023, algorithm 2.
+    m is a moving mean of g with decay ``b2``. See Chen et al., 2023, algorithm 2.
     """
 
     def init(params: Tree) -> MeanState:
+        """Return means of 0."""
         return MeanState(zeros_like(params))
 
     def update(
         updates: Tree, state: MeanState, params: Tree = None
     ) -> tuple[Tree, MeanState]:
+        """Return sign(b1 * m + (1 - b1) * g), and the moving means m.
+
+        g are the ``updates``, and the means have the decay ``b2``.
+        """
         direction = tree.map(anp.sign, _moving(state.mean, updates, b1))
         return direction, MeanState(_moving(state.mean, updates, b2))
 
@@ -200,13 +232,15 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
 
 
 def scale_by_trust_ratio() -> Optimizer:
-    """Multiply each leaf by the norm of its parameters, divided by that of its update.
+    """Multiply the update of each leaf by the ratio of two norms.
 
-    The factor is 1 where either norm is 0 (You et al., Large batch optimization, 2020,
-    algorithm 2).
+    It is the norm of the leaf's parameters over the norm of the update, and 1 where
+    either norm is 0 (You et al., Large batch optimization, 2020, algorithm 2). The
+    update needs ``params``: ArgumentError without.
     """
 
     def scaled(updates: Tree, params: Tree) -> Tree:
+        """Scale the update of each leaf to the norm of its parameters."""
         need_params("lamb", params)
         return tree.map(_trusted, updates, params)
 
@@ -214,22 +248,23 @@ def scale_by_trust_ratio() -> Optimizer:
 
 
 def _trusted(update: Array, parameter: Array) -> Array:
-    """An update scaled to the size of its parameter; itself if one is 0."""
-    size = anp.sqrt(anp.sum(anp.square(parameter)))
-    step = anp.sqrt(anp.sum(anp.square(update)))
-    either = (size == 0) | (step == 0)
-    ratio = anp.where(either, 1, size / anp.where(either, 1, step))
+    """Scale an update to the norm of its parameter; if either norm is 0, keep it."""
+    parameter_norm = anp.sqrt(anp.sum(anp.square(parameter)))
+    update_norm = anp.sqrt(anp.sum(anp.square(update)))
+    is_zero = (parameter_norm == 0) | (update_norm == 0)
+    ratio = anp.where(is_zero, 1, parameter_norm / anp.where(is_zero, 1, update_norm))
     return update * cast(ratio, update)
 
 
 def _moving(mean: Tree, values: Tree, decay: float) -> Tree:
+    """Return the moving means decay * mean + (1 - decay) * value, leaf by leaf."""
     return tree.map(lambda m, x: decay * m + (1 - decay) * x, mean, values)
 
 
 def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
-    """A moving mean that began at 0, divided by the sum of its weights.
+    """Divide moving means that began at 0 by the sum of their weights.
 
-    It has taken ``count`` values, each older one weighted by ``decay`` less.
+    After ``count`` values, that sum is 1 - decay**count.
     """
     weight = 1 - anp.power(anp.asarray(decay), count)
     return tree.map(lambda m: m / cast(weight, m), mean)
@@ -241,10 +276,10 @@ def _unbiased(mean: Tree, decay: float, count: Array) -> Tree:
 def sgd(
     learning_rate: Rate, momentum: float | None = None, nesterov: bool = False
 ) -> Optimizer:
-    """Gradient descent, optionally with ``momentum`` (Polyak, 1964; Nesterov, 1983).
+    """Return gradient descent, optionally with ``momentum``.
 
-    The step is m = momentum * m + g, then p = p - rate * m. With ``nesterov``, the
-    second part is p = p - rate * (g + momentum * m).
+    The step is m = momentum * m + g, then p = p - rate * m (Polyak, 1964). With
+    ``nesterov``, the second part is p = p - rate * (g + momentum * m) (Nesterov, 1983).
 
     >>> import numpy as np
     >>> rule = sgd(0.1)
@@ -258,7 +293,7 @@ def sgd(
 def momentum(
     learning_rate: Rate, decay: float = 0.9, nesterov: bool = False
 ) -> Optimizer:
-    """Stochastic gradient descent with momentum; see ``sgd``."""
+    """Return stochastic gradient descent with momentum ``decay``; see ``sgd``."""
     return sgd(learning_rate, decay, nesterov)
 
 
@@ -271,10 +306,12 @@ def rmsprop(
     momentum: float | None = None,
     nesterov: bool = False,
 ) -> Optimizer:
-    """The step p = p - rate * g / (sqrt(v) + eps), where v is a moving mean of g**2.
+    """Return an optimizer with the step p = p - rate * g / (sqrt(v) + eps).
 
-    See Tieleman and Hinton, lecture 6.5, 2012. With ``centered``, the square of the
-    mean of g is subtracted from v (Graves, 2013).
+    v is a moving mean of g**2, with weight ``decay`` for the old mean, which starts at
+    ``initial_scale``. With ``centered``, the square of the mean of g is subtracted from
+    v (Graves, 2013). With ``momentum``, the steps are traced as in ``sgd``. See
+    Tieleman and Hinton, lecture 6.5, 2012.
     """
     scaling = scale_by_rms(decay, eps, initial_scale, centered)
     rate = scale_by_learning_rate(learning_rate)
@@ -286,9 +323,10 @@ def rmsprop(
 def adagrad(
     learning_rate: Rate, initial_accumulator_value: float = 0.1, eps: float = 1e-7
 ) -> Optimizer:
-    """The step p = p - rate * g / sqrt(v + eps), where v is the sum of g**2.
+    """Return an optimizer with the step p = p - rate * g / sqrt(v + eps).
 
-    See Duchi et al., 2011.
+    v is the sum of g**2, which starts at ``initial_accumulator_value``. See Duchi et
+    al., 2011.
     """
     scaling = scale_by_rss(initial_accumulator_value, eps)
     return chain(scaling, scale_by_learning_rate(learning_rate))
@@ -302,10 +340,10 @@ def adam(
     eps_root: float = 0.0,
     nesterov: bool = False,
 ) -> Optimizer:
-    """The step p = p - rate * m / (sqrt(v + eps_root) + eps).
+    """Return an optimizer with the step p = p - rate * m / (sqrt(v + eps_root) + eps).
 
     m and v are unbiased moving means of g and g**2, with decays ``b1`` and ``b2``
-    (Kingma and Ba, Adam, 2015).
+    (Kingma and Ba, Adam, 2015). For ``nesterov``, see Dozat, 2016.
 
     >>> import numpy as np
     >>> rule = adam(0.1)
@@ -326,10 +364,10 @@ def adamw(
     mask: Mask = None,
     nesterov: bool = False,
 ) -> Optimizer:
-    """Do a step of ``adam``, and subtract rate * weight_decay * p.
+    """Return ``adam`` with weight decay: it also subtracts rate * weight_decay * p.
 
-    ``mask`` says for which parameters. See Loshchilov and Hutter, Decoupled weight
-    decay regularization, 2019.
+    ``mask`` says for which parameters, as in ``add_decayed_weights``. See Loshchilov
+    and Hutter, Decoupled weight decay regularization, 2019.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, nesterov),
@@ -345,10 +383,11 @@ def lion(
     weight_decay: float = 1e-3,
     mask: Mask = None,
 ) -> Optimizer:
-    """The step p = p - rate * (sign(b1 * m + (1 - b1) * g) + weight_decay * p).
+    """Return the Lion optimizer, whose steps have the size of the rate.
 
-    m is a moving mean of g with decay ``b2`` (Chen et al., Symbolic discovery of
-    optimization algorithms, 2023).
+    The step is p = p - rate * (sign(b1 * m + (1 - b1) * g) + weight_decay * p), where m
+    is a moving mean of g with decay ``b2``. ``mask`` says which parameters decay. See
+    Chen et al., Symbolic discovery of optimization algorithms, 2023.
     """
     return chain(
         scale_by_lion(b1, b2),
@@ -366,7 +405,7 @@ def lamb(
     weight_decay: float = 0.0,
     mask: Mask = None,
 ) -> Optimizer:
-    """Do a step of ``adamw``, with the step of each leaf scaled.
+    """Return ``adamw`` with a trust ratio: the step of each leaf is scaled.
 
     The scaled step has the norm of the leaf's parameters, times the rate. See You et
     al., Large batch optimization for deep learning, 2020.

@@ -14,12 +14,15 @@ from arrayfn.optim.transformations import Array, Schedule
 
 
 def constant_schedule(value: float) -> Schedule:
-    """Return ``value`` at every step."""
+    """Return a schedule that is ``value`` at every step."""
     return lambda step: anp.full_like(anp.multiply(step, 1.0), value)
 
 
 def _progress(step: Any, begin: int, steps: int) -> Array:
-    """The fraction of ``steps`` done at ``step`` since ``begin``, in [0, 1]."""
+    """Return the fraction of ``steps`` done at ``step``, counted from ``begin``.
+
+    It is clamped to [0, 1]. Raises ValueError unless ``steps`` is positive.
+    """
     if steps <= 0:
         raise ValueError(f"a schedule takes a positive number of steps, not {steps}")
     return anp.divide(anp.clip(anp.subtract(step, begin), 0, steps), float(steps))
@@ -32,13 +35,16 @@ def polynomial_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """Go from ``init_value`` to ``end_value`` as (1 - done)**power.
+    """Return a schedule from ``init_value`` to ``end_value``, as (1 - done)**power.
+
+    ``done`` is the fraction of ``transition_steps`` since step ``transition_begin``.
 
     >>> [float(polynomial_schedule(1.0, 0.0, 2.0, 4)(k)) for k in (0, 2, 4, 9)]
     [1.0, 0.25, 0.0, 0.0]
     """
 
     def schedule(step: Any) -> Array:
+        """Return end_value + (init_value - end_value) (1 - done)**power."""
         left = 1.0 - _progress(step, transition_begin, transition_steps)
         return (init_value - end_value) * anp.power(left, power) + end_value
 
@@ -51,7 +57,10 @@ def linear_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """Go from ``init_value`` to ``end_value`` in equal steps."""
+    """Return a schedule from ``init_value`` to ``end_value`` in equal steps.
+
+    It changes for ``transition_steps`` steps, from step ``transition_begin`` on.
+    """
     return polynomial_schedule(
         init_value, end_value, 1.0, transition_steps, transition_begin
     )
@@ -65,9 +74,11 @@ def exponential_decay(
     staircase: bool = False,
     end_value: float | None = None,
 ) -> Schedule:
-    """Return ``init_value * decay_rate**(step / transition_steps)``.
+    """Return the schedule ``init_value * decay_rate**(step / transition_steps)``.
 
-    ``staircase`` rounds the exponent down. The decay stops at ``end_value``.
+    Steps count from ``transition_begin``. ``staircase`` rounds the exponent down. The
+    decay stops at ``end_value``. Raises ValueError unless ``transition_steps`` and
+    ``decay_rate`` are positive.
 
     >>> [float(exponential_decay(1.0, 2, 0.25)(k)) for k in (0, 1, 2)]
     [1.0, 0.5, 0.25]
@@ -79,6 +90,10 @@ def exponential_decay(
         )
 
     def schedule(step: Any) -> Array:
+        """Return init_value * decay_rate**exponent, limited by ``end_value``.
+
+        A decay has a lower limit, and a growth (``decay_rate`` > 1) an upper one.
+        """
         since = anp.maximum(anp.subtract(step, transition_begin), 0)
         exponent = anp.divide(since, float(transition_steps))
         exponent = anp.floor(exponent) if staircase else exponent
@@ -94,15 +109,17 @@ def exponential_decay(
 def cosine_decay_schedule(
     init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0
 ) -> Schedule:
-    """Go from ``init_value`` to ``alpha * init_value`` along half a cosine.
+    """Return a schedule from ``init_value`` to ``alpha * init_value`` by a cosine.
 
-    The cosine is raised to the power ``exponent`` (Loshchilov and Hutter, SGDR, 2017).
+    The value follows half a cosine, raised to the power ``exponent`` (Loshchilov and
+    Hutter, SGDR, 2017). The end is at step ``decay_steps``.
 
     >>> [round(float(cosine_decay_schedule(2.0, 4)(k)), 6) for k in (0, 2, 4)]
     [2.0, 1.0, 0.0]
     """
 
     def schedule(step: Any) -> Array:
+        """Return the value on the half cosine at ``step``."""
         done = _progress(step, 0, decay_steps)
         curve = 0.5 * (1.0 + anp.cos(math.pi * done))
         return init_value * ((1 - alpha) * anp.power(curve, exponent) + alpha)
@@ -118,9 +135,11 @@ def warmup_cosine_decay_schedule(
     end_value: float = 0.0,
     exponent: float = 1.0,
 ) -> Schedule:
-    """Go linearly to ``peak_value``, then along a cosine to ``end_value``.
+    """Return a schedule that rises linearly, then falls along a cosine.
 
-    The end is at step ``decay_steps``.
+    It goes from ``init_value`` to ``peak_value`` in ``warmup_steps`` steps, and to
+    ``end_value`` at step ``decay_steps``. ``exponent`` is that of
+    ``cosine_decay_schedule``.
 
     >>> schedule = warmup_cosine_decay_schedule(0.0, 1.0, 2, 6)
     >>> [round(float(schedule(k)), 6) for k in (0, 1, 2, 4, 6)]
@@ -140,7 +159,10 @@ def warmup_cosine_decay_schedule(
 def piecewise_constant_schedule(
     init_value: float, boundaries_and_scales: Mapping[int, float]
 ) -> Schedule:
-    """Multiply ``init_value`` by the scale of each boundary that the step has reached.
+    """Return a schedule that changes by a factor at each of some boundaries.
+
+    ``boundaries_and_scales`` maps steps to factors. The value is ``init_value`` times
+    the factors of all boundaries that the step has reached.
 
     >>> schedule = piecewise_constant_schedule(1.0, {2: 0.5, 4: 0.1})
     >>> [round(float(schedule(k)), 6) for k in (1, 2, 4)]
@@ -148,7 +170,7 @@ def piecewise_constant_schedule(
     """
 
     def schedule(step: Any) -> Array:
-        """The first value times the factors of all boundaries that are reached."""
+        """Return ``init_value`` times the factors of the boundaries up to ``step``."""
         value: Any = constant_schedule(init_value)(step)
         for boundary, factor in sorted(boundaries_and_scales.items()):
             reached = anp.greater_equal(step, boundary)
@@ -161,9 +183,11 @@ def piecewise_constant_schedule(
 def join_schedules(
     schedules: Sequence[Schedule], boundaries: Sequence[int]
 ) -> Schedule:
-    """Use each of ``schedules`` until its boundary.
+    """Return a schedule that uses each of ``schedules`` until its boundary.
 
-    Each schedule counts steps from its start.
+    ``boundaries`` are the steps at which all but the first schedule start, and each
+    schedule counts steps from its start. Raises ValueError unless there is one boundary
+    less than schedules.
     """
     if len(boundaries) != len(schedules) - 1:
         raise ValueError(
@@ -172,6 +196,7 @@ def join_schedules(
         )
 
     def schedule(step: Any) -> Array:
+        """Return the value of the schedule that holds at ``step``."""
         value = schedules[0](step)
         for boundary, later in zip(boundaries, schedules[1:], strict=True):
             after = later(anp.subtract(step, boundary))

@@ -18,8 +18,8 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 
 Array: TypeAlias = Any
-Tree: TypeAlias = Any
-Schedule: TypeAlias = Callable[[Any], Any]
+Tree: TypeAlias = Any  # a pytree of arrays
+Schedule: TypeAlias = Callable[[Any], Any]  # step -> number
 Rate: TypeAlias = float | Schedule | Array
 
 
@@ -35,6 +35,7 @@ class Optimizer(NamedTuple):
 
     @override
     def __repr__(self) -> str:
+        """Show the two functions and their arguments."""
         return "<Optimizer: init(params), update(gradients, state, params)>"
 
 
@@ -49,7 +50,9 @@ class CountState(NamedTuple):
 
 
 def stateless(function: Callable[[Tree, Tree], Tree]) -> Optimizer:
-    """A transformation without a state, which computes ``function(updates, params)``.
+    """Return a transformation without a state.
+
+    Its updates are ``function(updates, params)``.
 
     >>> import numpy as np
     >>> negated = stateless(lambda updates, params: tree.map(lambda u: -u, updates))
@@ -58,12 +61,13 @@ def stateless(function: Callable[[Tree, Tree], Tree]) -> Optimizer:
     """
 
     def init(params: Tree) -> EmptyState:
+        """Return an empty state."""
         return EmptyState()
 
     def update(
         updates: Tree, state: EmptyState, params: Tree = None
     ) -> tuple[Tree, EmptyState]:
-        """The function of updates and parameters; there is no state."""
+        """Return ``function(updates, params)``, and the empty state."""
         return function(updates, params), state
 
     return Optimizer(init, update)
@@ -81,17 +85,18 @@ def chain(*parts: Optimizer) -> Optimizer:
     """
 
     def init(params: Tree) -> tuple[Tree, ...]:
+        """Return the tuple of the states of all parts."""
         return tuple(part.init(params) for part in parts)
 
     def update(
         updates: Tree, state: tuple[Tree, ...], params: Tree = None
     ) -> tuple[Tree, tuple[Tree, ...]]:
-        """The updates through all parts in turn, and the states of all."""
-        after: list[Tree] = []
-        for part, own in zip(parts, state, strict=True):
-            updates, own = part.update(updates, own, params)
-            after.append(own)
-        return updates, tuple(after)
+        """Pass the updates through all parts, and return them and all states."""
+        states: list[Tree] = []
+        for part, part_state in zip(parts, state, strict=True):
+            updates, part_state = part.update(updates, part_state, params)
+            states.append(part_state)
+        return updates, tuple(states)
 
     return Optimizer(init, update)
 
@@ -107,7 +112,9 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
 
 
 def global_norm(updates: Tree) -> Array:
-    """The Euclidean norm of all leaves together, as of one vector.
+    """Return the Euclidean norm of all leaves together, as of one vector.
+
+    float16 and bfloat16 are summed in float32. A tree without leaves gives 0.
 
     >>> import numpy as np
     >>> global_norm((np.array([3.0]), np.array(4.0)))
@@ -117,12 +124,12 @@ def global_norm(updates: Tree) -> Array:
     for leaf in tree.leaves(updates):
         wide = dtypes.compute_dtype(ops.type_of_operand("global_norm", leaf).dtype)
         sizes.append(anp.sum(anp.square(anp.abs(anp.astype(leaf, wide)))))
-    # Leaf by leaf first, so that no leaf's sum waits for another's.
+    # The leaves' sums are independent of each other, and are added up at the end.
     return anp.sqrt(anp.sum(anp.stack(sizes))) if sizes else anp.asarray(0.0)
 
 
 def clip(max_delta: float) -> Optimizer:
-    """Limit each number of the updates to [-max_delta, max_delta]."""
+    """Return a transformation that limits each element to [-max_delta, max_delta]."""
     return stateless(
         lambda updates, _: tree.map(
             lambda u: anp.clip(u, -max_delta, max_delta), updates
@@ -131,13 +138,14 @@ def clip(max_delta: float) -> Optimizer:
 
 
 def clip_by_global_norm(max_norm: float) -> Optimizer:
-    """Scale all updates so that their ``global_norm`` is at most ``max_norm``.
+    """Return a transformation that scales updates to a ``global_norm`` <= ``max_norm``.
 
-    See Pascanu et al., On the difficulty of training recurrent neural networks, 2013.
+    Updates with a smaller norm stay. See Pascanu et al., On the difficulty of training
+    recurrent neural networks, 2013.
     """
 
     def clipped(updates: Tree, _: Tree) -> Tree:
-        """The updates, scaled down if their norm is larger."""
+        """Scale the updates by max_norm / norm if their norm is larger."""
         norm = global_norm(updates)
         factor = anp.divide(max_norm, anp.maximum(norm, max_norm))
         return tree.map(lambda u: anp.multiply(u, cast(factor, u)), updates)
@@ -146,14 +154,18 @@ def clip_by_global_norm(max_norm: float) -> Optimizer:
 
 
 def scale(factor: float) -> Optimizer:
-    """Multiply all updates by ``factor``."""
+    """Return a transformation that multiplies all updates by ``factor``."""
     return stateless(
         lambda updates, _: tree.map(lambda u: anp.multiply(u, factor), updates)
     )
 
 
 def scale_by_learning_rate(learning_rate: Rate) -> Optimizer:
-    """Multiply by minus the learning rate, which is a number or a schedule."""
+    """Return a transformation that multiplies updates by minus the learning rate.
+
+    The rate is a number or a schedule. A schedule is called with the number of updates
+    so far, which is the state.
+    """
     if not callable(learning_rate):
         rate: Any = learning_rate
         return stateless(
@@ -164,12 +176,13 @@ def scale_by_learning_rate(learning_rate: Rate) -> Optimizer:
     schedule = learning_rate
 
     def init(params: Tree) -> CountState:
+        """Return a count of 0."""
         return CountState(zero_count())
 
     def update(
         updates: Tree, state: CountState, params: Tree = None
     ) -> tuple[Tree, CountState]:
-        """The updates times the negative rate of this step."""
+        """Multiply by minus the rate of this step, and count the update."""
         rate = anp.negative(schedule(state.count))
         scaled = tree.map(lambda u: anp.multiply(u, cast(rate, u)), updates)
         return scaled, CountState(anp.add(state.count, 1))
@@ -180,14 +193,15 @@ def scale_by_learning_rate(learning_rate: Rate) -> Optimizer:
 def add_decayed_weights(
     weight_decay: float, mask: Tree | Callable[[Tree], Tree] | None = None
 ) -> Optimizer:
-    """Add ``weight_decay`` times the parameters to the updates.
+    """Return a transformation that adds ``weight_decay`` times the parameters.
 
-    ``mask`` says to which leaves. It is a tree of bools like the parameters, or a
-    function that gives such a tree.
+    ``mask`` says to which leaves of the updates. It is a tree of bools like the
+    parameters, or a function that gives such a tree. The update needs ``params``:
+    ArgumentError without.
     """
 
     def decayed(updates: Tree, params: Tree) -> Tree:
-        """The updates plus the decay of parameters, where the mask has them."""
+        """Add the decay of the parameters to the updates, where the mask is true."""
         need_params("add_decayed_weights", params)
         where = mask(params) if callable(mask) else mask
         if where is None:
@@ -203,22 +217,22 @@ def add_decayed_weights(
 
 
 def cast(x: Any, like: Any) -> Any:
-    """``x`` in the dtype of ``like``."""
+    """Convert ``x`` to the dtype of ``like``."""
     return ops.convert(x, ops.type_of_operand("optim", like).dtype)
 
 
 def zero_count() -> Array:
-    """The count of updates at the start."""
+    """Return the count of updates at the start: int32[] of 0."""
     return anp.zeros((), dtype=dtypes.int32)
 
 
 def zeros_like(params: Tree) -> Tree:
-    """Zeros of the shapes and dtypes of ``params``."""
+    """Return zeros of the shapes and dtypes of ``params``."""
     return tree.map(anp.zeros_like, params)
 
 
 def need_params(name: str, params: Tree) -> None:
-    """Raise ArgumentError if ``params`` were not given to an update that needs them."""
+    """Raise ArgumentError, about optim.``name``, if ``params`` were not given."""
     if params is None:
         raise ArgumentError(
             f"optim.{name} needs the parameters: update(gradients, state, params)",

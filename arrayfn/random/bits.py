@@ -41,36 +41,45 @@ MANTISSAS: dict[DType, int] = {
     dtypes.float64: 52,
 }
 
-# From this size on, NumPy takes longer than compiling.
+# From this number of elements on, NumPy takes longer than a compiled function.
 _WORTH_COMPILING = 100_000
 
 
 def as_dtype(name: str, dtype: DTypeLike, default: DType, allowed: Any) -> DType:
-    """``dtype`` (None: ``default``) if it is ``allowed``, else DTypeError."""
-    found = default if dtype is None else dtypes.canonical(dtype)
-    if found not in allowed:
+    """Return ``dtype`` (None: ``default``) in canonical form.
+
+    Raises DTypeError, about random.``name``, unless it is one of ``allowed``.
+    """
+    chosen = default if dtype is None else dtypes.canonical(dtype)
+    if chosen not in allowed:
         raise DTypeError(
-            f"random.{name} gives numbers like {default}, not {found}; convert the "
+            f"random.{name} gives numbers like {default}, not {chosen}; convert the "
             "result with .astype",
             user_location(),
         )
-    return found
+    return chosen
 
 
 def floating(name: str, dtype: DTypeLike) -> DType:
-    """``dtype``, a real floating-point one; float64 for None."""
+    """Return a real floating-point ``dtype``; float64 for None.
+
+    Other dtypes raise DTypeError, about random.``name``.
+    """
     return as_dtype(name, dtype, dtypes.float64, dtypes.FLOATS)
 
 
 def integer(name: str, dtype: DTypeLike) -> DType:
-    """``dtype``, an integer one; int64 for None."""
+    """Return an integer ``dtype``; int64 for None.
+
+    Other dtypes raise DTypeError, about random.``name``.
+    """
     return as_dtype(name, dtype, dtypes.int64, dtypes.INTEGERS)
 
 
 def shape_for(name: str, shape: Any, *parameters: ArrayLike) -> Shape:
-    """``shape``, or the common shape of ``parameters`` if it is None.
+    """Return ``shape``, or the common shape of ``parameters`` if it is None.
 
-    ShapeError if the parameters do not broadcast to it.
+    Raises ShapeError, about random.``name``, if the parameters do not broadcast to it.
     """
     shapes = [tuple(np.shape(x)) for x in parameters]
     common = ops.broadcast_shape(f"random.{name}", shapes)
@@ -89,9 +98,10 @@ def shape_for(name: str, shape: Any, *parameters: ArrayLike) -> Shape:
 
 
 def flat(shape: Shape, *parameters: ArrayLike) -> Shape:
-    """The shape in which samples are computed before they are reshaped to ``shape``.
+    """Return the shape in which samples are drawn before a reshape to ``shape``.
 
-    One long axis gives better loops, but array parameters need their axes.
+    It is one long axis, which gives better loops, unless array ``parameters`` need the
+    axes to broadcast.
     """
     if any(np.ndim(x) for x in parameters):
         return shape
@@ -99,13 +109,17 @@ def flat(shape: Shape, *parameters: ArrayLike) -> Shape:
 
 
 def parameter(x: ArrayLike, dtype: DType) -> Array:
-    """A parameter of a distribution, as an array of ``dtype``."""
+    """Convert a parameter of a distribution to an array of ``dtype``."""
+    # Raises ArgumentError if x is neither an array nor a number.
     ops.type_of_operand("random", x)
     return ops.as_array(ops.convert(x, dtype))
 
 
 def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Random bits of an unsigned ``dtype``."""
+    """Return random bits of ``shape``, in an unsigned ``dtype``.
+
+    Many elements, or a key on a device, use a compiled function.
+    """
     long = math.prod(shape) >= _WORTH_COMPILING or device_of([key.data])
     if long and not is_staged([key.data]):
         return _compiled_bits(key, shape, dtype)
@@ -113,7 +127,11 @@ def raw_bits(key: Key, shape: Shape, dtype: DType) -> Array:
 
 
 def _bits(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Random bits of an unsigned integer ``dtype``, as JAX's."""
+    """Compute random bits of an unsigned ``dtype``, equal to JAX's.
+
+    The Threefry block of each element's position gives two words of 32 bits. uint64
+    uses both, and smaller dtypes the low bits of their exclusive or.
+    """
     high, low = block(key, *counters(shape))
     if dtype == dtypes.uint64:
         wide = anp.left_shift(anp.astype(high, dtypes.uint64), 32)
@@ -126,7 +144,7 @@ _compiled_bits = jit(_bits, static_argnums=(1, 2))
 
 
 def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Uniform random bits, as unsigned integers (uint64 by default).
+    """Return uniform random bits, as unsigned integers (uint64 by default).
 
     >>> from arrayfn import random
     >>> hex(random.bits(random.key(0), dtype=np.uint32))
@@ -138,12 +156,17 @@ def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def unit(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Numbers in [0, 1), all multiples of the machine epsilon."""
+    """Return uniform numbers in [0, 1), all multiples of the machine epsilon.
+
+    Random bits are the fraction of a number in [1, 2), from which 1 is subtracted.
+    """
     unsigned = UNSIGNED[dtype.itemsize]
     mantissa = MANTISSAS[dtype]
+    # bfloat16 has 7 bits of fraction, for which JAX draws 8 bits.
     width = 8 if mantissa < 8 else 8 * dtype.itemsize
-    drawn = raw_bits(key, shape, UNSIGNED[width // 8])
-    shifted = anp.right_shift(anp.astype(drawn, unsigned), width - mantissa)
+    random_bits = raw_bits(key, shape, UNSIGNED[width // 8])
+    shifted = anp.right_shift(anp.astype(random_bits, unsigned), width - mantissa)
+    # The bits of 1.0: sign, exponent, and a fraction of 0.
     one = int(np.ones((), dtype).view(unsigned))
     number = apply(conversion.bitcast, anp.bitwise_or(shifted, one), dtype=dtype)
     return anp.subtract(number, ops.scalar(1.0, dtype))
@@ -156,9 +179,10 @@ def uniform(
     minval: ArrayLike = 0.0,
     maxval: ArrayLike = 1.0,
 ) -> Array:
-    """Uniform numbers in [minval, maxval), of a floating-point ``dtype`` (float64).
+    """Return uniform random numbers in [minval, maxval), float64 by default.
 
-    ``minval`` and ``maxval`` broadcast to ``shape``. Rounding may give ``maxval``.
+    ``dtype`` is a floating-point type. ``minval`` and ``maxval`` broadcast to
+    ``shape``. Rounding may give ``maxval``.
 
     >>> from arrayfn import random
     >>> random.uniform(random.key(0), (2,), np.float32)
@@ -171,7 +195,7 @@ def uniform(
 
 
 def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Array:
-    """Uniform numbers ``drawn`` from [0, 1), scaled to [low, high)."""
+    """Scale uniform numbers ``drawn`` in [0, 1) to [low, high)."""
     if ops.is_number(low) and ops.is_number(high) and (low, high) == (0.0, 1.0):
         return drawn
     low, high = ops.convert(low, dtype), ops.convert(high, dtype)
@@ -194,7 +218,7 @@ def randint(
     maxval: ArrayLike,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Uniform integers (int64) in [minval, maxval).
+    """Return uniform random integers (int64 by default) in [minval, maxval).
 
     Where this interval is empty, the result is ``minval``. ``minval`` and ``maxval``
     broadcast to ``shape`` and are clamped to the range of ``dtype``. Small numbers are
@@ -214,12 +238,14 @@ def randint(
     unsigned = UNSIGNED[kind.itemsize]
     low, span = _range(minval, maxval, kind, unsigned)
     all_numbers = anp.equal(span, 0)
+    # A span of 0 stands for all numbers of the dtype; avoid a remainder by 0.
     span = anp.where(all_numbers, 1, span)
     first, second = split(single("randint", key))
     inner = flat(wanted, minval, maxval)
     upper, lower = (raw_bits(k, inner, unsigned) for k in (first, second))
     half = ops.as_array(ops.scalar(2 ** (4 * kind.itemsize), unsigned))
-    # (a * b) mod n = ((a mod n) * (b mod n)) mod n, which does not overflow.
+    # The offset is (upper * 2**bits + lower) mod span. 2**bits mod span is computed
+    # from the square of ``half``, by (a * b) mod n = ((a mod n) * (b mod n)) mod n.
     multiplier = anp.remainder(half, span)
     multiplier = anp.remainder(anp.multiply(multiplier, multiplier), span)
     high_part = anp.multiply(anp.remainder(upper, span), multiplier)
@@ -231,9 +257,10 @@ def randint(
 def _range(
     minval: ArrayLike, maxval: ArrayLike, dtype: DType, unsigned: DType
 ) -> tuple[Array, Array]:
-    """The smallest number and the number of values; 0 means all of ``dtype``.
+    """Return the smallest integer, and the number of integers, of [minval, maxval).
 
-    These are from ``minval`` to before ``maxval``, counted in the dtype ``unsigned``.
+    The number has the dtype ``unsigned``, and 0 stands for all integers of ``dtype``.
+    The bounds are clamped to ``dtype``. An empty range counts as one number.
     """
     limits = np.iinfo(dtype)
     if isinstance(minval, int) and isinstance(maxval, int):
@@ -251,19 +278,19 @@ def _range(
 
 
 def _clipped(x: ArrayLike, dtype: DType, low: int, high: int) -> ArrayLike:
-    """x as ``dtype``, clamped to [low, high]; a Python number stays one."""
+    """Convert x to ``dtype``, clamped to [low, high]; a Python number stays one."""
     if isinstance(x, int):
         return min(max(x, low), high)
     type = ops.type_of_operand("randint", x)
     if type.dtype not in dtypes.INTEGERS:
         return _clipped(anp.astype(x, dtypes.int64), dtype, low, high)
-    have = np.iinfo(type.dtype)
-    limited = anp.clip(x, max(have.min, low), min(have.max, high))
+    limits = np.iinfo(type.dtype)
+    limited = anp.clip(x, max(limits.min, low), min(limits.max, high))
     return anp.astype(limited, dtype)
 
 
 def _exceeds(x: ArrayLike, limit: int) -> ArrayLike:
-    """Whether x is larger than ``limit``, which its dtype may not hold."""
+    """Return whether x is larger than ``limit``, which its dtype may not hold."""
     if isinstance(x, int):
         return np.array(x > limit)
     type = ops.type_of_operand("randint", x)
@@ -273,7 +300,10 @@ def _exceeds(x: ArrayLike, limit: int) -> ArrayLike:
 
 
 def rounds_of_shuffling(size: int) -> int:
-    """How often to sort by 32 random bits, so that ties do not matter."""
+    """Return how often to sort ``size`` elements by 32 random bits.
+
+    So many rounds make ties unimportant. The formula is JAX's.
+    """
     return math.ceil(3 * math.log(max(1, size)) / math.log(2**32 - 1))
 
 

@@ -27,17 +27,17 @@ from arrayfn.random.bits import (
 )
 from arrayfn.random.keys import Key, fold_in, single, split
 
-_SMALL_MEAN = 10.0
-_HARMLESS_MEAN = 100.0
+_SMALL_MEAN = 10.0  # below, the distribution function is inverted
+_HARMLESS_MEAN = 100.0  # replaces the mean of elements that rejection skips
 
 
 def poisson(
     key: AnyKey, lam: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Poisson numbers (int64) with mean ``lam``.
+    """Return Poisson random numbers (int64) with mean ``lam``.
 
-    A negative or NaN ``lam`` gives -1. An infinite ``lam`` or an overflow gives the
-    largest integer.
+    ``lam`` broadcasts to ``shape``, which is by default its shape. A negative or NaN
+    ``lam`` gives -1. An infinite ``lam`` or an overflow gives the largest integer.
 
     >>> from arrayfn import random
     >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
@@ -48,11 +48,13 @@ def poisson(
     rate = anp.broadcast_to(parameter(lam, dtypes.float64), wanted)
     small_key, large_key = split(single("poisson", key))
     small = rate < _SMALL_MEAN
-    few = anp.where((rate >= 0) & small, rate, 0.0)
-    below = _inverted(small_key, wanted, anp.exp(-few), lambda k: few / k)
+    # Each method computes all elements. Those of the other method get a mean for which
+    # it ends at once, or are skipped.
+    small_rate = anp.where((rate >= 0) & small, rate, 0.0)
+    below = _inverted(small_key, wanted, anp.exp(-small_rate), lambda k: small_rate / k)
     large = (rate >= _SMALL_MEAN) & (rate < anp.inf)
-    many = anp.where(large, rate, _HARMLESS_MEAN)
-    above = _poisson_rejection(large_key, many, ~large)
+    large_rate = anp.where(large, rate, _HARMLESS_MEAN)
+    above = _poisson_rejection(large_key, large_rate, ~large)
     value = anp.where(small, below, anp.where(large, above, rate))
     return anp.astype(anp.where(rate >= 0, value, -1.0), kind)
 
@@ -60,14 +62,18 @@ def poisson(
 def _inverted(
     key: Key, shape: Shape, first: Array, ratio: Callable[[Any], Array]
 ) -> Array:
-    """The smallest k whose distribution function exceeds a uniform number.
+    """Return the smallest k whose distribution function exceeds a uniform number.
 
-    ``first`` is the probability of 0; ``ratio(k)`` is that of k over that of k - 1.
+    ``first`` is the probability of 0, and ``ratio(k)`` is the probability of k over
+    that of k - 1. One loop adds up the probabilities of all elements.
     """
     u = unit(key, shape, dtypes.float64)
 
     def step(state: Any) -> Any:
-        """Add the mass of k; count those whose uniform number it does not reach."""
+        """Add the probability of k, and count k where u is not below the sum so far.
+
+        The state is k, the counts, the probabilities of k - 1, and their sums.
+        """
         k, count, mass, total = state
         going = (u >= total) & (mass > 0)
         mass = mass * ratio(k)
@@ -75,6 +81,7 @@ def _inverted(
         return k + 1.0, count, anp.where(going, mass, 0.0), total + mass
 
     def any_left(state: Any) -> Array:
+        """Return whether the sum of some element has not exceeded its u."""
         return anp.any((u >= state[3]) & (state[2] > 0))
 
     zero = anp.zeros(shape, dtype=dtypes.float64)
@@ -84,14 +91,16 @@ def _inverted(
 
 
 def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Array:
-    """Repeat ``propose(u, v)``, which returns samples and which of them are accepted.
+    """Draw samples by rejection until all are accepted.
 
-    u and v are uniform arrays. Elements in ``skipped`` need not be accepted.
+    ``propose(u, v)`` returns samples and which of them are accepted, for u uniform in
+    [-1/2, 1/2) and v uniform in (0, 1]. Elements in ``skipped``, bool, need not be
+    accepted. Each round draws all elements, with the key of its number.
     """
     shape = tuple(skipped.shape)
 
     def step(state: Any) -> Any:
-        """Propose numbers for those that have not accepted any."""
+        """Propose samples, and keep those of elements that have none so far."""
         number, accepted, value = state
         first, second = split(fold_in(key, number))
         u, v = (unit(k, shape, dtypes.float64) for k in (first, second))
@@ -109,10 +118,13 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
 
 
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
-    """Poisson numbers with mean ``rate``, which is 10 or more.
+    """Return Poisson numbers with mean ``rate``, which is 10 or more.
 
-    Elements that are ``skipped`` need none. Hörmann, The transformed rejection method
-    for generating Poisson random variables, 1993: algorithm PTRS.
+    Elements in ``skipped`` need none. The method is Hörmann's transformed rejection
+    (The transformed rejection method for generating Poisson random variables, 1993,
+    algorithm PTRS), with constants of that paper: ``a`` and b define the transformation
+    of a uniform number u to k, and v at most ``quick`` is accepted without computing
+    probabilities.
     """
     log_rate = anp.log(rate)
     b = 0.931 + 2.53 * anp.sqrt(rate)
@@ -121,7 +133,7 @@ def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     quick = 0.9277 - 3.6224 / (b - 2.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
-        """A number from two uniform ones, and whether it is accepted."""
+        """Return numbers from two uniform ones, and whether they are accepted."""
         distance = 0.5 - anp.abs(u)
         near = anp.maximum(distance, 1e-300)
         k = anp.floor((2.0 * a / near + b) * u + rate + 0.43)
@@ -141,7 +153,7 @@ def binomial(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The number of successes (float64) in ``n`` trials of probability ``p``.
+    """Return the number of successes (float64) in ``n`` trials of probability ``p``.
 
     ``n`` is rounded down. The result is NaN if n is negative or p is not in [0, 1].
 
@@ -159,13 +171,15 @@ def binomial(
     trials = anp.where(valid, count, 0.0)
     small = trials * q < _SMALL_MEAN
     small_key, large_key = split(single("binomial", key))
-    few_q, few = anp.where(small, q, 0.0), anp.where(small, trials, 0.0)
+    # Each method computes all elements. Those of the other method get no trials, or are
+    # skipped.
+    few_q, few_trials = anp.where(small, q, 0.0), anp.where(small, trials, 0.0)
     odds = few_q / (1.0 - few_q)
     below = _inverted(
         small_key,
         wanted,
-        anp.exp(few * anp.log1p(-few_q)),
-        lambda k: odds * (few - k + 1.0) / k,
+        anp.exp(few_trials * anp.log1p(-few_q)),
+        lambda k: odds * (few_trials - k + 1.0) / k,
     )
     above = _binomial_rejection(
         large_key,
@@ -176,17 +190,20 @@ def binomial(
     value = anp.where(small, below, above)
     value = anp.where(chance > 0.5, trials - value, value)
     # Infinitely many trials have infinitely many successes, or none.
-    endless = anp.where(chance > 0, anp.inf, 0.0)
-    endless = anp.where((chance >= 0) & (chance <= 1), endless, anp.nan)
-    other = anp.where(count == anp.inf, endless, anp.nan)
+    infinite_trials = anp.where(chance > 0, anp.inf, 0.0)
+    infinite_trials = anp.where((chance >= 0) & (chance <= 1), infinite_trials, anp.nan)
+    other = anp.where(count == anp.inf, infinite_trials, anp.nan)
     return anp.astype(anp.where(valid, value, other), kind)
 
 
 def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
-    """Binomial numbers of ``n`` trials with a mean of 10 or more and p <= 1/2.
+    """Return binomial numbers of ``n`` trials with a mean of 10 or more and p <= 1/2.
 
-    Elements that are ``skipped`` need none. Hörmann, The generation of binomial random
-    variates, 1993: algorithm BTRS.
+    Elements in ``skipped`` need none. The method is Hörmann's transformed rejection
+    (The generation of binomial random variates, 1993, algorithm BTRS), with constants
+    of that paper: ``a`` and b define the transformation of a uniform number u to k, and
+    v at most ``quick`` is accepted without computing probabilities. Otherwise the
+    logarithms of probabilities are compared, relative to that of the mode.
     """
     spread = anp.sqrt(n * p * (1.0 - p))
     b = 1.15 + 2.53 * spread
@@ -199,7 +216,7 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     at_mode = lax.lgamma(mode + 1.0) + lax.lgamma(n - mode + 1.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
-        """A number from two uniform ones, and whether it is accepted."""
+        """Return numbers from two uniform ones, and whether they are accepted."""
         distance = 0.5 - anp.abs(u)
         near = anp.maximum(distance, 1e-300)
         k = anp.floor((2.0 * a / near + b) * u + center)
@@ -222,10 +239,10 @@ def multinomial(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The counts of outcomes in ``n`` trials with probabilities ``p`` [..., m].
+    """Return the counts of outcomes in ``n`` trials with probabilities ``p`` [..., m].
 
     ``shape`` ends with m, and is by default the shape of p. The counts are float64 and
-    add up to n.
+    add up to n. The count of each outcome is binomial, given the trials that are left.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -237,15 +254,18 @@ def multinomial(
     wanted = tuple(probabilities.shape) if shape is None else ops.as_shape("p", shape)
     probabilities = anp.broadcast_to(probabilities, wanted)
     trials = anp.broadcast_to(parameter(n, dtypes.float64), wanted[:-1])
-    # The number of remaining trials with the next outcome.
-    first = anp.moveaxis(probabilities, -1, 0)
-    remaining = anp.flip(anp.cumsum(anp.flip(first, 0), 0), 0)
-    ratios = anp.clip(first / anp.where(remaining > 0, remaining, 1.0), 0.0, 1.0)
+    # Outcome k has the probability p[k] / (p[k] + p[k + 1] + ...) in the trials that
+    # have none of the outcomes before.
+    outcomes_first = anp.moveaxis(probabilities, -1, 0)
+    remaining = anp.flip(anp.cumsum(anp.flip(outcomes_first, 0), 0), 0)
+    ratios = anp.clip(
+        outcomes_first / anp.where(remaining > 0, remaining, 1.0), 0.0, 1.0
+    )
     keys = split(single("multinomial", key), wanted[-1])
 
-    def step(left: Array, one: Any) -> tuple[Array, Array]:
-        """The count of one category, of the trials that are left."""
-        ratio, words = one
+    def step(left: Array, outcome: Any) -> tuple[Array, Array]:
+        """Draw the count of one outcome in the trials that are ``left``."""
+        ratio, words = outcome
         count = binomial(Key(words), left, ratio)
         return left - count, count
 

@@ -31,10 +31,10 @@ from arrayfn.random.keys import Key, single, split
 def bernoulli(
     key: AnyKey, p: ArrayLike = 0.5, shape: Any = None, mode: str = "low"
 ) -> Array:
-    """True with probability ``p``, which broadcasts to ``shape``.
+    """Return True with probability ``p``, which broadcasts to ``shape``.
 
     The default of ``shape`` is the shape of ``p``. With ``mode="high"`` twice as many
-    bits are compared, for very small p.
+    bits are compared, for very small p. Another mode raises ValueError.
 
     >>> from arrayfn import random
     >>> float(random.bernoulli(random.key(0), 0.25, (1000,)).mean())
@@ -43,22 +43,23 @@ def bernoulli(
     type = ops.type_of_operand("random.bernoulli", p)
     kind = ops.floating_dtype(type.dtype)
     wanted = shape_for("bernoulli", shape, p)
-    found = single("bernoulli", key)
+    one_key = single("bernoulli", key)
     p = parameter(p, kind)
     if mode == "high":
-        u = unit(found, (2, *wanted), kind)
+        u = unit(one_key, (2, *wanted), kind)
+        # u[0] + eps u[1] < p, without the rounding of the sum.
         fine = anp.multiply(anp.getitem(u, 1), float(anp.finfo(kind).eps))
         return anp.less(fine, anp.subtract(p, anp.getitem(u, 0)))
     if mode != "low":
         raise ValueError(
             f'random.bernoulli: mode must be "low" or "high", not {mode!r}'
         )
-    drawn = unit(found, flat(wanted, p), kind)
+    drawn = unit(one_key, flat(wanted, p), kind)
     return anp.reshape(anp.less(drawn, p), wanted)
 
 
 def rademacher(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """The numbers -1 or 1 with equal probability, int64 by default."""
+    """Return -1 or 1 with equal probability, int64 by default."""
     kind = dtypes.int64 if dtype is None else dtypes.canonical(dtype)
     wanted = ops.as_shape("random.rademacher", shape)
     positive = bernoulli(key, 0.5, wanted)
@@ -68,12 +69,16 @@ def rademacher(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 def geometric(
     key: AnyKey, p: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The number of trials up to the first success, each of probability ``p``."""
+    """Return the number of trials up to the first success, each of probability ``p``.
+
+    It is int64 by default, and floor(log(u) / log(1 - p)) + 1 for u uniform in (0, 1).
+    """
     kind = integer("geometric", dtype)
     wanted = shape_for("geometric", shape, p)
     width = ops.floating_dtype(ops.type_of_operand("random.geometric", p).dtype)
     p = parameter(p, width)
     u = unit(single("geometric", key), wanted, width)
+    # u = 0 counts as one trial: log(1) replaces log(0).
     log_u = anp.log(anp.where(anp.equal(u, 0), 1, u))
     trials = anp.divide(log_u, anp.log1p(anp.negative(p)))
     return anp.astype(anp.add(anp.floor(trials), 1), kind)
@@ -87,13 +92,14 @@ def categorical(
     replace: bool = True,
     mode: str = "low",
 ) -> Array:
-    """Positions (int64) along ``axis``, with probabilities softmax(logits, axis).
+    """Return random positions (int64) along ``axis``, weighted by softmax(logits).
 
     ``shape`` is by default the shape of ``logits`` without ``axis``. ``shape`` may have
     leading axes for several draws, and end with a shape that the default broadcasts to.
     With ``replace=False``, these draws are distinct. The method is the Gumbel-max trick
     (Maddison et al., A* sampling, 2014). Without ``replace``, it is Gumbel top-k.
-    ``mode`` is that of ``gumbel``.
+    ``mode`` is that of ``gumbel``. Raises ShapeError for another end of ``shape``, or
+    more distinct draws than categories.
 
     >>> from arrayfn import random
     >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)
@@ -102,8 +108,8 @@ def categorical(
     """
     type = ops.type_of_operand("random.categorical", logits)
     kind = ops.floating_dtype(type.dtype)
-    place = ops.normalize_axis("random.categorical", axis, type.ndim)
-    batch = type.shape[:place] + type.shape[place + 1 :]
+    position = ops.normalize_axis("random.categorical", axis, type.ndim)
+    batch = type.shape[:position] + type.shape[position + 1 :]
     wanted = batch if shape is None else ops.as_shape("random.categorical", shape)
     draws = wanted[: len(wanted) - len(batch)]
     inner = wanted[len(draws) :]
@@ -118,21 +124,21 @@ def categorical(
         )
     logits = parameter(logits, kind)
     if inner != batch:
-        whole = (*inner[:place], type.shape[place], *inner[place:])
+        whole = (*inner[:position], type.shape[position], *inner[position:])
         logits = anp.broadcast_to(logits, whole)
         type = type.with_shape(whole)
     if replace:
         noise = gumbel(key, (*draws, *type.shape), kind, mode)
-        return anp.argmax(anp.add(noise, logits), axis=place + len(draws))
+        return anp.argmax(anp.add(noise, logits), axis=position + len(draws))
     count = math.prod(draws)
-    if count > type.shape[place]:
+    if count > type.shape[position]:
         raise ShapeError(
             f"random.categorical: {count} draws without replacement from "
-            f"{type.shape[place]} categories; use replace=True or draw fewer",
+            f"{type.shape[position]} categories; use replace=True or draw fewer",
             user_location(),
         )
     noise = gumbel(key, type.shape, kind, mode)
-    scores = anp.moveaxis(anp.add(noise, logits), place, -1)
+    scores = anp.moveaxis(anp.add(noise, logits), position, -1)
     order = anp.argsort(scores, axis=-1, descending=True)
     chosen = anp.getitem(order, (Ellipsis, slice(count)))
     return anp.reshape(anp.moveaxis(chosen, -1, 0), wanted)
@@ -150,7 +156,7 @@ def permutation(
     >>> sorted(random.permutation(random.key(0), 4).tolist())
     [0, 1, 2, 3]
     """
-    found = single("permutation", key)
+    one_key = single("permutation", key)
     type = ops.type_of_operand("random.permutation", x)
     if not type.shape:
         if type.dtype not in dtypes.INTEGERS:
@@ -159,16 +165,16 @@ def permutation(
                 user_location(),
             )
         ops.normalize_axis("random.permutation", axis, 1)
-        return _shuffled(found, anp.arange(_known(x)), 0)
-    place = ops.normalize_axis("random.permutation", axis, type.ndim)
+        return _shuffled(one_key, anp.arange(_known(x)), 0)
+    position = ops.normalize_axis("random.permutation", axis, type.ndim)
     if independent or type.ndim == 1:
-        return _shuffled(found, x, place)
-    order = _shuffled(found, anp.arange(type.shape[place]), 0)
-    return anp.take(x, order, axis=place)
+        return _shuffled(one_key, x, position)
+    order = _shuffled(one_key, anp.arange(type.shape[position]), 0)
+    return anp.take(x, order, axis=position)
 
 
 def _known(x: ArrayLike) -> int:
-    """x as an integer; ArgumentError if it is not known while tracing."""
+    """Return x as an integer; ArgumentError if it is not known while tracing."""
     try:
         return int(x)
     except (TypeError, ArgumentError):
@@ -180,7 +186,7 @@ def _known(x: ArrayLike) -> int:
 
 
 def _shuffled(key: Key, x: ArrayLike, axis: int) -> Array:
-    """x sorted by random words along ``axis``, several times, as JAX does."""
+    """Sort x by random words along ``axis``, several times, as JAX does."""
     shape = tuple(np.shape(x))
     current = ops.same(x)
     for _ in range(rounds_of_shuffling(math.prod(shape))):
@@ -205,22 +211,23 @@ def choice(
     An integer ``a`` stands for arange(a). ``shape`` replaces the axis. ``p`` has the
     probabilities of the elements, which are all equal by default. Without ``replace``
     no element is drawn twice. ``mode`` is that of ``gumbel``, for draws with ``p`` and
+    without ``replace``. Raises ValueError if there are no elements, or fewer than draws
     without ``replace``.
 
     >>> from arrayfn import random
     >>> random.choice(random.key(0), np.array([1.0, 2.0, 4.0]), (5,)).shape
     (5,)
     """
-    found = single("choice", key)
+    one_key = single("choice", key)
     type = ops.type_of_operand("random.choice", a)
     wanted = ops.as_shape("random.choice", shape)
     draws = math.prod(wanted)
     scalar = not type.shape
-    place = 0 if scalar else ops.normalize_axis("random.choice", axis, type.ndim)
-    count = _known(a) if scalar else type.shape[place]
+    position = 0 if scalar else ops.normalize_axis("random.choice", axis, type.ndim)
+    count = _known(a) if scalar else type.shape[position]
     if draws == 0:
-        rest = () if scalar else type.shape[place + 1 :]
-        return anp.zeros((*type.shape[:place], *wanted, *rest), dtype=type.dtype)
+        rest = () if scalar else type.shape[position + 1 :]
+        return anp.zeros((*type.shape[:position], *wanted, *rest), dtype=type.dtype)
     if count <= 0:
         raise ValueError("random.choice: the array to choose from is empty")
     if not replace and draws > count:
@@ -229,26 +236,27 @@ def choice(
             "use replace=True or draw fewer"
         )
     if p is None and replace:
-        index = randint(found, wanted, 0, count)
+        index = randint(one_key, wanted, 0, count)
     elif p is None:
-        order = permutation(found, count if scalar else a, place)
-        cut = (slice(None),) * place + (slice(draws),)
+        order = permutation(one_key, count if scalar else a, position)
+        cut = (slice(None),) * position + (slice(draws),)
         picked = anp.getitem(order, cut)
-        rest = () if scalar else type.shape[place + 1 :]
-        return anp.reshape(picked, (*type.shape[:place], *wanted, *rest))
+        rest = () if scalar else type.shape[position + 1 :]
+        return anp.reshape(picked, (*type.shape[:position], *wanted, *rest))
     else:
-        index = _weighted(found, p, count, wanted, replace, mode)
-    return index if scalar else anp.take(a, index, axis=place)
+        index = _weighted(one_key, p, count, wanted, replace, mode)
+    return index if scalar else anp.take(a, index, axis=position)
 
 
 def _weighted(
     key: Key, p: ArrayLike, count: int, shape: Any, replace: bool, mode: str
 ) -> Array:
-    """Positions among ``count`` with probabilities proportional to ``p``.
+    """Return positions among ``count``, with probabilities proportional to ``p``.
 
     With ``replace`` the cumulative distribution is inverted; else the draws are the
     largest of log p plus Gumbel numbers (Gumbel top-k: Kool et al., Stochastic beams
-    and where to find them, 2019). ``mode`` is that of ``gumbel``.
+    and where to find them, 2019). ``mode`` is that of ``gumbel``. Raises ShapeError
+    unless p is [count].
     """
     type = ops.type_of_operand("random.choice", p)
     if type.shape != (count,):

@@ -27,31 +27,32 @@ from arrayfn.transforms.custom import custom_jvp
 def gamma(
     key: AnyKey, a: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Numbers with density proportional to x**(a - 1) exp(-x), for positive ``a``.
+    """Return gamma-distributed random numbers of shape ``a`` > 0 and scale 1.
 
-    ``a`` broadcasts to ``shape``, which is by default the shape of ``a``. For very
-    small ``a``, samples underflow, so use ``loggamma``.
+    Their density is proportional to x**(a - 1) exp(-x). ``a`` broadcasts to ``shape``,
+    which is by default the shape of ``a``. For very small ``a``, samples underflow, so
+    use ``loggamma``.
 
     >>> from arrayfn import random
     >>> round(float(random.gamma(random.key(0), 3.0, (1000,)).mean()))
     3
     """
-    found, a, wanted, kind = _prepared("gamma", key, a, shape, dtype)
-    return anp.exp(_samples(found.data, a, wanted, kind))
+    one_key, a, wanted, kind = _prepared("gamma", key, a, shape, dtype)
+    return anp.exp(_samples(one_key.data, a, wanted, kind))
 
 
 def loggamma(
     key: AnyKey, a: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The logarithm of the numbers that ``gamma`` gives."""
-    found, a, wanted, kind = _prepared("loggamma", key, a, shape, dtype)
-    return _samples(found.data, a, wanted, kind)
+    """Return the logarithm of the numbers that ``gamma`` gives, without underflow."""
+    one_key, a, wanted, kind = _prepared("loggamma", key, a, shape, dtype)
+    return _samples(one_key.data, a, wanted, kind)
 
 
 def _prepared(
     name: str, key: AnyKey, a: ArrayLike, shape: Any, dtype: DTypeLike
 ) -> tuple[Key, Array, Shape, DType]:
-    """The key, the parameter in the result's shape, that shape, and the dtype.
+    """Return the key, ``a`` in the result's shape, that shape, and the dtype.
 
     Errors call the function ``name``.
     """
@@ -62,9 +63,9 @@ def _prepared(
 
 
 def _samples(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """Logarithms of gamma samples for ``a`` of this ``dtype`` and shape.
+    """Return logarithms of gamma samples for ``a`` of this ``shape`` and ``dtype``.
 
-    ``words`` are those of the key.
+    ``words`` are those of the key. 16-bit samples are drawn in float32.
     """
     wide = dtypes.compute_dtype(dtype)
     sample = _log_gamma(words, ops.convert(a, wide), shape, wide)
@@ -72,11 +73,12 @@ def _samples(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 
 
 def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """Logarithms of gamma samples for positive ``a``, by the key's ``words``.
+    """Return logarithms of gamma samples for positive ``a``, by the key's ``words``.
 
-    Marsaglia and Tsang, A simple method for generating gamma variables, 2000. Each
-    round draws all elements, until every one has been accepted: about five rounds for a
-    million elements.
+    Source: Marsaglia and Tsang, A simple method for generating gamma variables, 2000. A
+    sample is d v, where v = (1 + c x)**3 for a normal number x. Each round draws all
+    elements, until every one has been accepted: about five rounds for a million
+    elements.
     """
     boost_key, loop_key = split(Key(words))
     boosted = anp.less(a, 1)
@@ -85,7 +87,10 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
     c = anp.divide(1 / 3, anp.sqrt(d))
 
     def propose(state: Any) -> Any:
-        """Draw all elements, and keep those that are accepted first."""
+        """Draw log(v) for all elements, and keep those that are accepted first.
+
+        x is accepted if log(u) < x**2 / 2 + d (1 - v + log(v)) for a uniform number u.
+        """
         number, accepted, value = state
         normal_key, uniform_key = split(fold_in(loop_key, number))
         x = real_normal(normal_key, shape, dtype)
@@ -118,7 +123,7 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 
 @partial(custom_jvp, nondiff_argnums=(2, 3))
 def _log_gamma(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """Logarithms of gamma samples; NaN unless a is positive."""
+    """Return logarithms of gamma samples; NaN unless ``a`` is positive."""
     positive = anp.greater(a, 0)
     sample = _drawn(words, anp.where(positive, a, 1), shape, dtype)
     return anp.where(positive, sample, anp.nan)
@@ -128,7 +133,7 @@ def _log_gamma(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 def _log_gamma_jvp(
     shape: Shape, dtype: DType, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
-    """The samples, and how they change with a, at a fixed uniform number."""
+    """Return the samples, and how they change with ``a`` at fixed quantiles."""
     (words, a), (_, da) = primals, tangents
     sample = _log_gamma(words, a, shape, dtype)
     slope = log_sample_slope(*[anp.astype(x, dtypes.float64) for x in (a, sample)])
@@ -142,7 +147,11 @@ def beta(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Numbers in [0, 1] with density proportional to x**(a - 1) (1 - x)**(b - 1)."""
+    """Return random numbers in [0, 1] of the beta distribution with ``a`` and ``b``.
+
+    Their density is proportional to x**(a - 1) (1 - x)**(b - 1). They are A / (A + B)
+    for ``gamma`` numbers A and B of ``a`` and ``b``.
+    """
     kind = floating("beta", dtype)
     wanted = shape_for("beta", shape, a, b)
     first, second = split(single("beta", key))
@@ -155,10 +164,11 @@ def beta(
 def dirichlet(
     key: AnyKey, alpha: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Vectors of positive numbers with sum 1, for ``alpha`` [..., n].
+    """Return random vectors of positive numbers with sum 1, for ``alpha`` [..., n].
 
     Their density is proportional to the product of x**(alpha - 1). The result has shape
-    [*shape, n]. By default, ``shape`` is that of alpha without its last axis.
+    [*shape, n]. By default, ``shape`` is that of alpha without its last axis. A number
+    alpha raises ShapeError.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -186,7 +196,10 @@ def dirichlet(
 def chisquare(
     key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Sums of the squares of ``df`` standard normal numbers."""
+    """Return sums of the squares of ``df`` standard normal numbers.
+
+    They are twice ``gamma`` numbers of df / 2.
+    """
     kind = floating("chisquare", dtype)
     half = anp.multiply(parameter(df, kind), 0.5)
     return anp.multiply(gamma(key, half, shape, kind), 2.0)
@@ -199,7 +212,10 @@ def f(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The ratio of two chi-square numbers, each divided by its degrees of freedom."""
+    """Return ratios of two chi-square numbers, each over its degrees of freedom.
+
+    ``dfnum`` and ``dfden`` are the degrees of freedom of numerator and denominator.
+    """
     kind = floating("f", dtype)
     wanted = shape_for("f", shape, dfnum, dfden)
     first, second = split(single("f", key))
@@ -209,7 +225,11 @@ def f(
 
 
 def t(key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None) -> Array:
-    """Student's distribution with ``df`` degrees of freedom."""
+    """Return random numbers of Student's distribution with ``df`` degrees of freedom.
+
+    They are a normal number times sqrt(h / g), for h = df / 2 and a ``gamma`` number g
+    of h.
+    """
     kind = floating("t", dtype)
     wanted = shape_for("t", shape, df)
     normal_key, gamma_key = split(single("t", key))
@@ -222,7 +242,10 @@ def t(key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None) ->
 def generalized_normal(
     key: AnyKey, p: float, shape: Any = (), dtype: DTypeLike = None
 ) -> Array:
-    """Numbers with density proportional to exp(-abs(x)**p)."""
+    """Return random numbers with density proportional to exp(-abs(x)**p).
+
+    They are a random sign times g**(1 / p), for a gamma number g of shape 1 / p.
+    """
     kind = floating("generalized_normal", dtype)
     wanted = ops.as_shape("random.generalized_normal", shape)
     gamma_key, sign_key = split(single("generalized_normal", key))
@@ -234,10 +257,11 @@ def generalized_normal(
 def ball(
     key: AnyKey, d: int, p: float = 2.0, shape: Any = (), dtype: DTypeLike = None
 ) -> Array:
-    """Uniform points in the unit ball of R**d in the p-norm.
+    """Return uniform random points in the unit ball of R**d in the p-norm.
 
-    See Barthe et al., A probabilistic approach to the geometry of the l_p^n-ball, 2005.
-    The result is [*shape, d].
+    The result is [*shape, d]: z / (sum(abs(z)**p) + e)**(1 / p), for
+    ``generalized_normal`` numbers z and an exponential number e. See Barthe et al., A
+    probabilistic approach to the geometry of the l_p^n-ball, 2005.
 
     >>> import numpy as np
     >>> from arrayfn import random

@@ -17,9 +17,9 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import random_bits, views
 from arrayfn.tracing import ImmutableArray, Key, apply
 
-_WORDS = 2
+_WORDS = 2  # 32-bit words of a key
 _WORD_LIMIT = 2**32
-_LONG_ROW = 64
+_LONG_ROW = 64  # elements
 
 
 def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
@@ -37,7 +37,9 @@ def key(seed: ArrayLike, *, impl: Any = None, dtype: Any = None) -> Key:
 
 
 def key_dtype(impl_spec: Any = None) -> Any:
-    """The dtype of keys; there is only one.
+    """Return the dtype of keys; there is only one.
+
+    Raises ArgumentError for a generator other than Threefry.
 
     >>> key_dtype() == key(7).dtype
     True
@@ -47,9 +49,10 @@ def key_dtype(impl_spec: Any = None) -> Any:
 
 
 def PRNGKey(seed: ArrayLike, *, impl: Any = None) -> Array:  # noqa: N802 - JAX's name
-    """Like ``key``, but the key is a plain array uint32[2].
+    """Return the key of an integer ``seed`` as a plain array uint32[2].
 
-    All functions here accept such arrays, too.
+    It is like ``key``, and has the same errors. All functions of this package take such
+    arrays in place of a Key.
 
     >>> PRNGKey(42)
     array([ 0, 42], dtype=uint32)
@@ -74,7 +77,7 @@ def PRNGKey(seed: ArrayLike, *, impl: Any = None) -> Array:  # noqa: N802 - JAX'
 
 
 def _impl_of(name: str, impl: Any, dtype: Any) -> Any:
-    """``impl`` or ``dtype``, whichever is given; ArgumentError if both are."""
+    """Return ``impl`` or ``dtype``, whichever is given; ArgumentError if both are."""
     if impl is not None and dtype is not None:
         raise ArgumentError(
             f"random.{name} takes impl or dtype, not both", user_location()
@@ -83,7 +86,7 @@ def _impl_of(name: str, impl: Any, dtype: Any) -> Any:
 
 
 def _check_impl(name: str, impl: Any) -> None:
-    """ArgumentError, about ``name``, for a generator other than Threefry."""
+    """Raise ArgumentError, about ``name``, unless ``impl`` is Threefry or None."""
     if impl not in (None, "threefry2x32", "fry", dtypes.KEY):
         raise ArgumentError(
             f"random.{name}: the only generator is 'threefry2x32', not {impl!r}",
@@ -94,7 +97,7 @@ def _check_impl(name: str, impl: Any) -> None:
 def wrap_key_data(
     key_bits_array: ArrayLike, *, impl: Any = None, dtype: Any = None
 ) -> Key:
-    """The keys whose words are ``key_bits_array``, uint32[..., 2].
+    """Return the keys whose words are ``key_bits_array``, uint32[..., 2].
 
     Raises DTypeError or ShapeError for other arrays.
 
@@ -116,7 +119,7 @@ def wrap_key_data(
 
 
 def key_data(keys: Key | ArrayLike) -> Array:
-    """The words of ``keys``, uint32[..., 2].
+    """Return the words of ``keys``, uint32[..., 2].
 
     >>> key_data(key(7))
     array([0, 7], dtype=uint32)
@@ -125,7 +128,7 @@ def key_data(keys: Key | ArrayLike) -> Array:
 
 
 def key_impl(keys: Key | ArrayLike) -> str:
-    """The name of the generator of ``keys``, which is always the same.
+    """Return the name of the generator of ``keys``, which is always the same.
 
     >>> key_impl(key(7))
     'threefry2x32'
@@ -140,7 +143,10 @@ def clone(key: Key) -> Key:
 
 
 def as_key(name: str, given: Any) -> Key:
-    """``given``, a Key or its words, as a Key; ArgumentError if it is neither."""
+    """Convert ``given``, a Key or an array of its words, to a Key.
+
+    Raises ArgumentError, about random.``name``, if it is neither.
+    """
     if isinstance(given, Key):
         return given
     if isinstance(given, (ImmutableArray, np.ndarray)):
@@ -153,24 +159,30 @@ def as_key(name: str, given: Any) -> Key:
 
 
 def single(name: str, given: Any) -> Key:
-    """``given`` as one key; ShapeError if it is an array of several."""
-    found = as_key(name, given)
-    if found.shape:
+    """Convert ``given`` to one key; ShapeError if it is an array of several.
+
+    Errors are about random.``name``.
+    """
+    key = as_key(name, given)
+    if key.shape:
         raise ShapeError(
             f"random.{name} takes a single key, but was given keys of shape "
-            f"{found.shape}; map over them with vmap",
+            f"{key.shape}; map over them with vmap",
             user_location(),
         )
-    return found
+    return key
 
 
 def words_of(key: Key) -> tuple[Array, Array]:
-    """Both words of one key, of rank 0."""
+    """Return both words of one key, of rank 0."""
     return anp.getitem(key.data, 0), anp.getitem(key.data, 1)
 
 
 def block(key: Key, high: ArrayLike, low: ArrayLike) -> tuple[Array, Array]:
-    """Both words of the Threefry block ``(high, low)``, uint32, under one key."""
+    """Return both words of the Threefry-2x32 block of the counter ``(high, low)``.
+
+    ``high`` and ``low`` are uint32, and ``key`` is one key.
+    """
     first, second = words_of(key)
     return (
         apply(random_bits.threefry2x32_0, first, second, high, low),
@@ -179,7 +191,10 @@ def block(key: Key, high: ArrayLike, low: ArrayLike) -> tuple[Array, Array]:
 
 
 def counters(shape: Shape) -> tuple[ArrayLike, ArrayLike]:
-    """The row-major position of each element of ``shape``: its high and low word."""
+    """Return the row-major position of each element of ``shape``, as a counter.
+
+    The counter is the high and the low 32-bit word of the position.
+    """
     size = math.prod(shape)
     if size <= _WORD_LIMIT:
         return ops.scalar(0, dtypes.uint32), _positions(shape, dtypes.uint32)
@@ -189,7 +204,7 @@ def counters(shape: Shape) -> tuple[ArrayLike, ArrayLike]:
 
 
 def _positions(shape: Shape, dtype: DType) -> Array:
-    """The position of each element in row-major order."""
+    """Return the row-major position of each element, in ``dtype``."""
     if len(shape) <= 1 or shape[-1] < _LONG_ROW:
         flat = apply(views.iota, shape=(math.prod(shape),), axis=0, dtype=dtype)
         return anp.reshape(flat, shape)
@@ -212,8 +227,8 @@ def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
     >>> a
     Key([1797259609, 2579123966])
     """
-    found = single("split", key)
-    parts = block(found, *counters(ops.as_shape("split", num)))
+    one_key = single("split", key)
+    parts = block(one_key, *counters(ops.as_shape("split", num)))
     data = anp.stack(list(parts), axis=-1)
     return Key(data) if isinstance(key, Key) else data
 
@@ -226,7 +241,7 @@ def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
     >>> fold_in(key(0), 1)
     Key([928981903, 3453687069])
     """
-    found = single("fold_in", key)
+    one_key = single("fold_in", key)
     type = ops.type_of_operand("fold_in", data)
     if type.dtype not in dtypes.INTEGERS or type.shape:
         raise DTypeError(
@@ -238,7 +253,7 @@ def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
         low: ArrayLike = ops.scalar(data % _WORD_LIMIT, dtypes.uint32)
     else:
         low = anp.astype(data, dtypes.uint32)
-    folded = anp.stack(list(block(found, ops.scalar(0, dtypes.uint32), low)))
+    folded = anp.stack(list(block(one_key, ops.scalar(0, dtypes.uint32), low)))
     return Key(folded) if isinstance(key, Key) else folded
 
 

@@ -22,11 +22,13 @@ def multivariate_normal(
     dtype: DTypeLike = None,
     method: str = "cholesky",
 ) -> Array:
-    """Normal vectors with this mean [..., n] and covariance [..., n, n].
+    """Return random normal vectors with mean [..., n] and covariance [..., n, n].
 
     The result has shape [*shape, n]. By default, ``shape`` is the common batch shape of
     mean and covariance. ``method`` factors the covariance: "cholesky" if it is positive
-    definite, and "eigh" or "svd" if it may be singular.
+    definite, and "eigh" or "svd" if it may be singular. A sample is mean + L z, for L
+    L^T = cov and a standard normal vector z. Raises ShapeError for other shapes of mean
+    and covariance, and ArgumentError for another method.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -43,6 +45,7 @@ def multivariate_normal(
             f"[..., n, n], not {center} and {spread}",
             user_location(),
         )
+    # Zeros of the batch shapes stand for the parameters in the check.
     batches = [anp.zeros(center.shape[:-1]), anp.zeros(spread.shape[:-2])]
     batch = shape_for("multivariate_normal", shape, *batches)
     matrix = parameter(cov, kind)
@@ -62,8 +65,8 @@ def multivariate_normal(
             user_location(),
         )
     drawn = normal(single("multivariate_normal", key), (*batch, n), kind)
-    turned = anp.matmul(factor, anp.expand_dims(drawn, -1))
-    return anp.add(parameter(mean, kind), anp.squeeze(turned, -1))
+    transformed = anp.matmul(factor, anp.expand_dims(drawn, -1))
+    return anp.add(parameter(mean, kind), anp.squeeze(transformed, -1))
 
 
 def orthogonal(
@@ -73,11 +76,12 @@ def orthogonal(
     dtype: DTypeLike = None,
     m: int | None = None,
 ) -> Array:
-    """Random matrices [*shape, n, m] with orthonormal columns or rows.
+    """Return random matrices [*shape, n, m] with orthonormal columns or rows.
 
     ``m`` is n by default. The vectors of the shorter side are orthonormal, and
-    uniformly distributed. A complex ``dtype`` gives unitary matrices. See Mezzadri, How
-    to generate random matrices from the classical compact groups, 2007.
+    uniformly distributed. A complex ``dtype`` gives unitary matrices. The method is a
+    QR factorization of a normal matrix. See Mezzadri, How to generate random matrices
+    from the classical compact groups, 2007.
 
     >>> from arrayfn import random
     >>> q = random.orthogonal(random.key(0), 3)

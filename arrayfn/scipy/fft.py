@@ -27,7 +27,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.tracing import ImmutableArray
 
-# The type of each type's inverse.
+# {type of a transform: type of its inverse}
 _INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
 
 
@@ -41,14 +41,16 @@ def dct(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete cosine transform along ``axis``.
+    """Return the discrete cosine transform of x along ``axis``.
 
     The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
     scales the transform. "backward" or None gives 2 sum x cos, and "ortho" makes the
     transform orthogonal. With "forward", this transform has the factor that the inverse
     has otherwise. ``orthogonalize`` scales the first element (and the last, for type 1)
     as an orthogonal transform does. It is true by default for "ortho". ``overwrite_x``
-    and ``workers`` have no effect.
+    and ``workers`` have no effect. The dtype is float32 for float32 and 16-bit numbers,
+    else float64, and the real and imaginary parts of complex x are transformed
+    separately.
 
     >>> import numpy as np
     >>> np.round(dct(np.array([1.0, 2.0, 4.0])), 6)
@@ -67,7 +69,7 @@ def idct(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dct`` with the same arguments."""
+    """Return the inverse transform of ``dct`` with the same arguments."""
     return _transform("idct", x, type, n, axis, norm, orthogonalize, inverse=True)
 
 
@@ -81,9 +83,11 @@ def dctn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """Apply ``dct`` along several axes.
+    """Return the discrete cosine transform of x along several axes.
 
-    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    ``s`` has the lengths to which the axes are cut or padded. ``axes=None`` means all
+    axes, or the last ``len(s)`` axes. Other arguments are those of ``dct``. Raises
+    ShapeError if ``s`` and ``axes`` have different lengths.
     """
     return _over("dctn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
@@ -98,7 +102,7 @@ def idctn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dctn`` with the same arguments."""
+    """Return the inverse transform of ``dctn`` with the same arguments."""
     return _over("idctn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 
@@ -112,14 +116,14 @@ def dst(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The discrete sine transform along ``axis``.
+    """Return the discrete sine transform of x along ``axis``.
 
     The axis is first truncated or padded to n elements. ``type`` is 1 to 4. ``norm``
     scales the transform. "backward" or None gives 2 sum x sin, and "ortho" makes the
     transform orthogonal. With "forward", this transform has the factor that the inverse
     has otherwise. ``orthogonalize`` scales the last element of types 2 and 3 as an
     orthogonal transform does. It is true by default for "ortho". ``overwrite_x`` and
-    ``workers`` have no effect.
+    ``workers`` have no effect. The dtypes are those of ``dct``.
 
     >>> import numpy as np
     >>> np.round(dst(np.array([1.0, 2.0, 4.0])), 6)
@@ -138,7 +142,7 @@ def idst(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dst`` with the same arguments."""
+    """Return the inverse transform of ``dst`` with the same arguments."""
     return _transform("idst", x, type, n, axis, norm, orthogonalize, inverse=True)
 
 
@@ -152,9 +156,11 @@ def dstn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """Apply ``dst`` along several axes.
+    """Return the discrete sine transform of x along several axes.
 
-    ``axes=None`` means all axes, or the last ``len(s)`` axes.
+    ``s`` has the lengths to which the axes are cut or padded. ``axes=None`` means all
+    axes, or the last ``len(s)`` axes. Other arguments are those of ``dst``. Raises
+    ShapeError if ``s`` and ``axes`` have different lengths.
     """
     return _over("dstn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
@@ -169,7 +175,7 @@ def idstn(
     workers: int | None = None,
     orthogonalize: bool | None = None,
 ) -> Array:
-    """The inverse of ``dstn`` with the same arguments."""
+    """Return the inverse transform of ``dstn`` with the same arguments."""
     return _over("idstn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 
@@ -183,7 +189,12 @@ def _over(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
-    """The cosine or sine transform along several axes, as ``name`` ("idstn") says."""
+    """Apply the transform ``name``, such as "idstn", along each of several axes.
+
+    ``s`` has the length to which each axis is cut or padded. ``axes=None`` means all
+    axes, or the last ``len(s)`` axes. Raises ShapeError if ``s`` and ``axes`` have
+    different lengths.
+    """
     ndim = ops.type_of_operand(name, x).ndim
     lengths = [s] if isinstance(s, int | np.integer) else s
     if axes is None:
@@ -218,12 +229,15 @@ def _transform(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
-    """The cosine or sine transform (``name``) along one axis, or its ``inverse``.
+    """Apply the transform ``name`` along one axis; "dst" in the name means sines.
 
-    ``n`` is the length, to which x is cut or padded. Errors call it ``name``.
+    ``inverse`` says whether the transform is an inverse. ``n`` is the length to which
+    the axis is cut or padded. The real and imaginary parts of complex numbers are
+    transformed separately, because the transforms are linear and real. Errors call the
+    function ``name``.
     """
-    given = ops.type_of_operand(name, x)
-    if given.dtype in dtypes.COMPLEX:
+    operand = ops.type_of_operand(name, x)
+    if operand.dtype in dtypes.COMPLEX:
         parts = [
             _transform(name, part(x), type, n, axis, norm, orthogonalize, inverse)
             for part in (anp.real, anp.imag)
@@ -236,9 +250,9 @@ def _transform(
             f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}",
             user_location(),
         )
-    place = ops.normalize_axis(name, axis, given.ndim)
-    wide = ops.convert(x, _wide(given.dtype))
-    along = _fitted(anp.moveaxis(wide, place, -1), n)
+    position = ops.normalize_axis(name, axis, operand.ndim)
+    converted = ops.convert(x, _wide(operand.dtype))
+    along = _fitted(anp.moveaxis(converted, position, -1), n)
     length = along.shape[-1]
     of_sines = "dst" in name
     if length < 1 + (type == 1 and not of_sines):
@@ -249,16 +263,17 @@ def _transform(
     if orthogonalize is None:
         orthogonalize = norm == "ortho"
     result = _scaled(along, kind, norm, orthogonalize, inverse, of_sines)
-    return anp.moveaxis(result, -1, place)
+    return anp.moveaxis(result, -1, position)
 
 
 def _wide(dtype: dtypes.DType) -> dtypes.DType:
+    """Return the dtype to compute in: float32 for 16 or 32 bits, else float64."""
     single = dtype == dtypes.float32 or dtype in dtypes.HALF_PRECISION
     return dtypes.float32 if single else dtypes.float64
 
 
 def _fitted(x: Array, n: int | None) -> Array:
-    """The first n elements of each row of ``x``, padded with zeros."""
+    """Return ``x`` with its last axis cut to n elements, or padded with zeros to n."""
     extent = x.shape[-1]
     if n is None or n == extent:
         return x
@@ -276,14 +291,18 @@ def _scaled(
     inverse: bool,
     of_sines: bool,
 ) -> Array:
-    """The normalised transform of ``kind`` of the rows of ``x``.
+    """Transform the rows of ``x`` by type ``kind``, and normalise the result.
 
-    If it is an ``inverse`` the default normalization divides by the length.
-    ``orthogonalize`` also scales the ends.
+    The transform and its unscaled inverse multiply to the period: 2 n for n elements,
+    but 2 (n - 1) for cosines and 2 (n + 1) for sines of type I. "backward" divides the
+    inverse by the period, "forward" divides the transform, and "ortho" divides both by
+    its square root. ``orthogonalize`` also multiplies elements at the ends by sqrt(2)
+    before the transform, or divides them after it, which makes its matrix orthogonal.
     """
     length = x.shape[-1]
-    beyond = (1 if of_sines else -1) if kind == 1 else 0
-    period = 2.0 * (length + beyond)
+    period_change = (1 if of_sines else -1) if kind == 1 else 0
+    period = 2.0 * (length + period_change)
+    # Exactly one of the two conditions holds if this direction has to divide.
     factor = 1.0 / period if (norm == "forward") != inverse else 1.0
     if norm == "ortho":
         factor = 1.0 / math.sqrt(period)
@@ -304,7 +323,13 @@ def _scaled(
 
 
 def _sines(x: Array, kind: int) -> Array:
-    """The transform 2 sum x sin; for type III the last element counts once."""
+    """Return the sine transform of type ``kind``, 1 to 4, along the last axis.
+
+    It is not normalised: element k of type II is 2 sum of x[j] sin(pi (j + 1/2) (k + 1)
+    / n). Types II to IV are cosine transforms of the row with alternating signs or in
+    reverse order. Type I is the Fourier transform of the odd extension 0, x, 0, -x
+    reversed. In type III, the last element of x has the factor 1 instead of 2.
+    """
     length = x.shape[-1]
     if kind == 1:
         zero = anp.zeros((*x.shape[:-1], 1), x.dtype)
@@ -317,9 +342,13 @@ def _sines(x: Array, kind: int) -> Array:
 
 
 def _cosines(x: Array, kind: int) -> Array:
-    """The transform 2 sum x cos; for types I and III the ends count once.
+    """Return the cosine transform of type ``kind``, 1 to 4, along the last axis.
 
-    ``kind`` is the type, 1 to 4.
+    It is not normalised: element k of type II is 2 sum of x[j] cos(pi (j + 1/2) k / n).
+    Type I is the Fourier transform of the even extension. The others pad x to 2 n
+    elements for the Fourier transform, and ``twiddles`` shift the frequencies or
+    positions by a half. In types I and III, the first element (and the last, for type
+    I) has the factor 1 instead of 2.
     """
     length = x.shape[-1]
     single = x.dtype == dtypes.float32
@@ -332,11 +361,12 @@ def _cosines(x: Array, kind: int) -> Array:
         twiddles = (2.0 * np.exp(-0.5j * np.pi * k / length)).astype(complex_)
         return anp.real(anp.fft.fft(x, 2 * length)[..., :length] * twiddles)
     if kind == 3:
-        # x0 + 2 sum of x cos(pi (2 j + 1) k / 2 n)
+        # x[0] + 2 sum of x[j] cos(pi j (k + 1/2) / n)
         twiddles = np.exp(-0.5j * np.pi * k / length)
         twiddles[1:] *= 2.0
         spread = anp.fft.fft(x * twiddles.astype(complex_), 2 * length)
         return anp.real(spread[..., :length])
+    # Type IV: 2 sum of x[j] cos(pi (j + 1/2) (k + 1/2) / n)
     before = np.exp(-0.5j * np.pi * k / length).astype(complex_)
     after = (2.0 * np.exp(-0.25j * np.pi * (2 * k + 1) / length)).astype(complex_)
     return anp.real(anp.fft.fft(x * before, 2 * length)[..., :length] * after)
@@ -346,10 +376,11 @@ __ua_domain__ = "numpy.scipy.fft"
 
 
 def __ua_function__(method: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: N807
-    """What SciPy calls in place of its function ``method``, if ours is to compute it.
+    """Compute SciPy's transform ``method`` of a traced array or an array on a device.
 
-    It is for cosine and sine transforms of a traced array, or of one on a device;
-    SciPy finds the other Fourier transforms in the array's namespace.
+    SciPy's backend protocol (uarray) calls this function in place of its own. The
+    result is NotImplemented for other arrays and for functions that are not in
+    ``__all__``. SciPy then finds a Fourier transform in the array's own namespace.
     """
     own = globals().get(method.__name__) if method.__name__ in __all__ else None
     x = args[0] if args else kwargs.get("x")

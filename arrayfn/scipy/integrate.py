@@ -26,20 +26,24 @@ _MESSAGES = {
 
 
 class OdeResult(NamedTuple):
-    """The result of ``solve_ivp``, which is a pytree."""
+    """The result of ``solve_ivp``: a pytree with SciPy's fields.
+
+    ``sol`` maps a time to y (n,), or times (m,) to y (n, m), and is None unless
+    ``dense_output`` is set.
+    """
 
     t: Array  # (n_points,)
     y: Array  # (n, n_points)
-    sol: Callable[[Any], Array] | None  # t -> y, (n,) or (n, n_points)
-    nfev: Array  # how often fun was called, but for Jacobians
-    njev: Array  # Jacobians
-    nlu: Array  # factored matrices
+    sol: Callable[[Any], Array] | None
+    nfev: Array  # number of calls of fun, except those for Jacobians
+    njev: Array  # number of Jacobians
+    nlu: Array  # number of LU factorizations
     status: Array  # 0, or -1 for a failure
     success: Array
 
     @property
     def message(self) -> str:
-        """The meaning of ``status``."""
+        """SciPy's text for ``status``."""
         return _MESSAGES[int(self.status)]
 
 
@@ -89,6 +93,7 @@ def solve_ivp(
 
     Raises:
         ArgumentError: no ``t_eval`` inside ``jit``, events, or an unknown method.
+        ShapeError: ``y0`` is not a vector.
 
     >>> solve_ivp(lambda t, y: -y, (0.0, 1.0), [1.0], t_eval=[0.0, 1.0]).y.round(3)
     array([[1.   , 0.368]])
@@ -104,23 +109,24 @@ def solve_ivp(
         raise ShapeError(
             f"solve_ivp: y0 must be a vector, not {leaf_type(y0)}", user_location()
         )
-    given = tuple(args or ())
+    further = tuple(args or ())
     begin, end = (anp.asarray(t, dtype=np.float64) for t in t_span)
-    asked = (
+    times = (
         [begin, end]
         if t_eval is None
         else [begin, *anp.asarray(t_eval, dtype=np.float64), end]
     )
 
     def slope(t: Array, y: Array, *args: Any) -> Array:
+        """Call ``fun``, and stack a list of numbers into one array."""
         value = fun(t, y, *args)
         return anp.stack(value) if isinstance(value, (list, tuple)) else value
 
-    found = ode.solve(
+    solution = ode.solve(
         slope,
         y0,
-        anp.stack(asked),
-        *given,
+        anp.stack(times),
+        *further,
         method=method,
         rtol=rtol,
         atol=atol,
@@ -132,37 +138,38 @@ def solve_ivp(
         dense=dense_output or t_eval is None,
     )
     if t_eval is None:
-        assert found.sol is not None
-        count = value_of(found.steps)
+        assert solution.sol is not None
+        count = value_of(solution.steps)
         if count is None:
             raise ArgumentError(
                 "solve_ivp gives y at all of its steps, and here their number is not "
                 "known; give t_eval, the times of the result",
                 user_location(),
             )
-        steps = found.sol.steps
+        steps = solution.sol.steps
         t, y = (x[: int(count) + 1] for x in (steps.times, steps.values))
     else:
-        t, y = found.ts[1:-1], found.ys[1:-1]
+        # Without the two ends of ``t_span``, which ``times`` has besides ``t_eval``.
+        t, y = solution.ts[1:-1], solution.ys[1:-1]
     implicit = method == "Rodas5P"
     evaluations = ode.METHODS[method]().evaluations
-    # Besides: where the first step begins, and to choose its size.
+    # One call at t_span[0], and one more if the solver chooses the first step's size.
     before = 1 + (first_step is None)
-    factored = found.attempts * int(implicit)
+    factored = solution.attempts * int(implicit)
     return OdeResult(
         t=t,
         y=anp.transpose(y),
-        sol=tree.Partial(_columns, found.sol) if dense_output else None,
-        nfev=found.attempts * evaluations + before,
+        sol=tree.Partial(_columns, solution.sol) if dense_output else None,
+        nfev=solution.attempts * evaluations + before,
         njev=factored,
         nlu=factored,
-        status=anp.where(found.success, 0, -1),
-        success=found.success,
+        status=anp.where(solution.success, 0, -1),
+        success=solution.success,
     )
 
 
 def _columns(sol: ode.Dense, t: Any) -> Array:
-    """The solution with the axis of times last."""
+    """Evaluate the solution at ``t``, with the axis of times last, as SciPy has it."""
     return anp.moveaxis(sol(t), -1, 0)
 
 
@@ -191,6 +198,7 @@ def odeint(
     """
 
     def slope(t: Array, y: Array, *args: Any) -> Array:
+        """Call ``func`` in its order of arguments, and stack a list into one array."""
         value = func(t, y, *args) if tfirst else func(y, t, *args)
         return anp.stack(value) if isinstance(value, (list, tuple)) else value
 

@@ -27,6 +27,10 @@ class RegularGridInterpolator:
         bounds_error: must be False, because compiled code cannot raise.
         fill_value: the value outside the grid; None extrapolates the outermost cell.
 
+    Raises:
+        ArgumentError: unknown method, or ``bounds_error=True``.
+        ShapeError: the points do not fit the values, or an axis has fewer than 2.
+
     >>> import numpy as np
     >>> f = RegularGridInterpolator((np.array([0.0, 1.0]),), np.array([3.0, 5.0]))
     >>> f(np.array([[0.25], [2.0]]))
@@ -41,6 +45,7 @@ class RegularGridInterpolator:
         bounds_error: bool = False,
         fill_value: float | None = float("nan"),
     ) -> None:
+        """Check and keep the grid and the values; integers become float64."""
         if method not in ("linear", "nearest"):
             raise ArgumentError(
                 f"RegularGridInterpolator has the methods 'linear' and 'nearest', not "
@@ -53,9 +58,9 @@ class RegularGridInterpolator:
                 "fill_value",
                 user_location(),
             )
-        given = anp.asarray(values)
-        inexact = given.dtype in dtypes.INEXACT
-        self.values = given if inexact else anp.astype(given, dtypes.float64)
+        numbers = anp.asarray(values)
+        inexact = numbers.dtype in dtypes.INEXACT
+        self.values = numbers if inexact else anp.astype(numbers, dtypes.float64)
         self.grid = tuple(anp.asarray(axis) for axis in points)
         self.method = method
         self.fill_value = fill_value
@@ -69,9 +74,11 @@ class RegularGridInterpolator:
             )
 
     def __call__(self, xi: ArrayLike, method: str | None = None) -> Array:
-        """The values at points ``xi`` (..., axes), or at a tuple of coordinates.
+        """Return the values at points ``xi`` (..., axes), or at a tuple of coordinates.
 
-        For a grid of one axis a vector has one point per element.
+        The result has the shape (...) of the points, then the further axes of the
+        values. A vector ``xi`` has one point for each run of ``axes`` coordinates, so
+        for a grid of one axis each element is a point.
         """
         if isinstance(xi, tuple):
             xi = anp.stack(anp.broadcast_arrays(*map(anp.asarray, xi)), -1)
@@ -96,6 +103,7 @@ class RegularGridInterpolator:
             low = anp.take(axis, cell, mode="clip")
             width = anp.take(axis, cell + 1, mode="clip") - low
             lower.append(cell)
+            # The position within the cell: 0 at its lower end, 1 at its upper end.
             shares.append((x - low) / width)
             inside = (x >= axis[0]) & (x <= axis[-1]) & inside
         if (method or self.method) == "nearest":
@@ -109,7 +117,12 @@ class RegularGridInterpolator:
         return anp.where(self._spread(inside), value, filler)
 
     def _linear(self, lower: list[Array], shares: list[Array]) -> Array:
-        """The weighted sum over a cell's corners."""
+        """Interpolate multilinearly: sum the weighted values at a cell's corners.
+
+        ``lower`` has the index of the cell along each axis, and ``shares`` the position
+        within it, from 0 to 1. A corner is a tuple of 0 (lower side) or 1 for each
+        axis, and its weight is the product of share or 1 - share.
+        """
         total: Any = 0.0
         for corner in itertools.product((0, 1), repeat=len(lower)):
             weight: Any = 1.0
@@ -120,10 +133,11 @@ class RegularGridInterpolator:
         return total
 
     def _at(self, places: list[Array]) -> Array:
+        """Return the values at one index array per axis of the grid."""
         return anp.at(self.values)[tuple(places)].get(mode="clip")
 
     def _spread(self, x: Any) -> Any:
-        """x with an axis of extent 1 for each further axis of the values."""
+        """Append an axis of extent 1 to x for each further axis of the values."""
         more = self.values.ndim - len(self.grid)
         return anp.reshape(x, (*x.shape, *(1,) * more)) if more else x
 

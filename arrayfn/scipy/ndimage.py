@@ -72,7 +72,7 @@ def map_coordinates(
             f"map_coordinates has the modes {', '.join(MODES)}, not {mode!r}",
             user_location(),
         )
-    # For each axis: indices, whether they are inside, and weights.
+    # For each axis, its neighbours: index, whether the index is inside, and weight.
     per_axis = [
         _neighbours(place, extent, order, mode)
         for place, extent in zip(places, x.shape, strict=True)
@@ -92,18 +92,20 @@ def map_coordinates(
         total = value if total is None else anp.add(total, value)
     assert total is not None
     if x.dtype in dtypes.INTEGERS and total.dtype not in dtypes.INTEGERS:
-        # To the nearest, 0.5 away from zero, as SciPy rounds.
+        # Round to the nearest integer, and 0.5 away from zero, as SciPy does.
         total = anp.trunc(anp.add(total, anp.copysign(0.5, total)))
     return ops.as_array(ops.convert(total, x.dtype))
 
 
+# An element's index, whether it is inside (None: always), and its weight (None: 1).
 Neighbour = tuple[Array, Array | None, Array | None]
 
 
 def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
-    """The elements around ``place`` along an axis of ``extent``, and their weights.
+    """Return the elements around ``place`` along an axis, and their weights.
 
-    ``order`` is 0 for the nearest element, 1 for both sides; ``mode`` is SciPy's for
+    ``place`` has fractional positions on an axis of ``extent``. ``order`` 0 gives the
+    nearest element, and 1 gives the two elements on both sides. ``mode`` is SciPy's for
     places outside.
     """
     last = extent - 1
@@ -112,6 +114,7 @@ def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighb
         around = _neighbours(anp.clip(place, 0, last), extent, order, "nearest")
         return [(index, inside, weight) for index, _, weight in around]
     if mode == "wrap":
+        # The period is extent - 1: the last element coincides with the next first.
         place = _wrapped(place, last)
     if order == 0:
         nearest = ops.convert(anp.floor(anp.add(place, 0.5)), dtypes.int64)
@@ -126,9 +129,10 @@ def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighb
 
 
 def _wrapped(place: Array, period: int) -> Array:
-    """``place`` plus a multiple of the period, in [0, period].
+    """Add a multiple of the period to each ``place`` that is not in [0, period].
 
-    A place below 0 goes to (0, period], one above the period to [0, period).
+    A place below 0 goes to (0, period], and one above the period to [0, period). A
+    period of 0 gives 0.
     """
     if not period:
         return anp.multiply(place, 0)
@@ -140,9 +144,10 @@ def _wrapped(place: Array, period: int) -> Array:
 
 
 def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
-    """``index`` moved into the axis of ``extent``, and whether it was inside.
+    """Move ``index`` into an axis of ``extent`` by the rule of ``mode``.
 
-    None says that this does not matter for the ``mode``.
+    Also returns whether the index was inside before, or None if ``mode`` does not need
+    that. Only "grid-constant" does.
     """
     if mode == "grid-constant":
         valid = anp.logical_and(anp.greater_equal(index, 0), anp.less(index, extent))
@@ -152,9 +157,11 @@ def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
     if mode == "grid-wrap":
         return anp.mod(index, extent), None
     if mode == "mirror":
+        # For 4 elements: 0 1 2 3 2 1, then again.
         period = max(1, 2 * (extent - 1))
         folded = anp.mod(index, period)
         return anp.minimum(folded, anp.subtract(period, folded)), None
+    # For 3 elements: 0 1 2 2 1 0, then again ("reflect" and "grid-mirror").
     period = 2 * extent
     folded = anp.mod(index, period)
     return anp.minimum(folded, anp.subtract(period - 1, folded)), None

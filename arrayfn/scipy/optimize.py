@@ -19,7 +19,7 @@ from arrayfn.transforms import value_and_grad
 Function = Callable[..., Any]
 Evaluate = Callable[[Array], tuple[Array, Array]]
 
-# The Wolfe conditions: sufficient decrease, and curvature.
+# The constants of the Wolfe conditions: c1 (sufficient decrease) and c2 (curvature).
 _DESCENT = 1e-4
 _FLATNESS = 0.9
 _STEPS_TO_MINIMUM = 200  # iterations per unknown
@@ -30,8 +30,8 @@ class OptimizeResults(NamedTuple):
 
     ``x`` is the minimum. ``fun`` and ``jac`` are the value and the gradient there.
     ``hess_inv`` is the approximate inverse Hessian. ``status`` is 0 for ``success``, 1
-    if there were too few iterations, and 2 if no further step descended. ``nfev``,
-    ``njev`` and ``nit`` count values, gradients and iterations.
+    if there were too few iterations, and 2 if no further step descended or a value was
+    not finite. ``nfev``, ``njev`` and ``nit`` count values, gradients and iterations.
     """
 
     x: Array
@@ -70,6 +70,7 @@ def minimize(
 
     Raises:
         ArgumentError: unknown method or option.
+        DTypeError: ``x0`` is neither float32 nor float64.
         ShapeError: ``x0`` is not a vector, or ``fun`` does not return a scalar.
 
     >>> import numpy as np
@@ -94,25 +95,30 @@ def minimize(
             f"minimize takes float32 or float64 numbers, not {x.dtype}",
             user_location(),
         )
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "gtol": 1e-5 if tol is None else tol,
         "maxiter": x.shape[0] * _STEPS_TO_MINIMUM,
         "line_search_maxiter": 20,
     }
-    unknown = set(options or {}) - set(given)
+    unknown = set(options or {}) - set(settings)
     if unknown:
         raise ArgumentError(
-            f"minimize has no options {sorted(unknown)}; it has {sorted(given)}",
+            f"minimize has no options {sorted(unknown)}; it has {sorted(settings)}",
             user_location(),
         )
-    given |= {k: v for k, v in (options or {}).items() if v is not None}
+    settings |= {k: v for k, v in (options or {}).items() if v is not None}
     evaluate = value_and_grad(lambda v: fun(v, *args))
-    limits = given["gtol"], given["maxiter"], given["line_search_maxiter"]
+    limits = settings["gtol"], settings["maxiter"], settings["line_search_maxiter"]
     return _bfgs(evaluate, x, *limits)
 
 
 class _Search(NamedTuple):
-    """The state of BFGS; ``state`` is 0 while it runs, else 1 + the status."""
+    """The state of the BFGS loop.
+
+    ``state`` is 0 while the search runs, else 1 + the ``status`` of the result.
+    ``steps`` and ``evaluations`` are counts. ``value`` and ``slope`` are the function's
+    value and gradient at ``x``, and ``inverse`` approximates the inverse Hessian.
+    """
 
     state: Array
     steps: Array
@@ -126,10 +132,11 @@ class _Search(NamedTuple):
 def _bfgs(
     evaluate: Evaluate, x: Array, gtol: float, maxiter: int, trials: int
 ) -> OptimizeResults:
-    """Minimise from x, until the slope's largest element is at most ``gtol``.
+    """Minimise from x until the largest element of the gradient is at most ``gtol``.
 
-    ``evaluate(x)`` gives value and slope; ``trials`` bounds those of a line search.
-    Nocedal and Wright, Numerical Optimization, algorithm 6.1.
+    ``evaluate(x)`` returns value and gradient. ``maxiter`` limits the iterations, and
+    ``trials`` the evaluations of each line search. Source: Nocedal and Wright,
+    algorithm 6.1.
     """
     value, slope = evaluate(x)
     zero = anp.asarray(0)
@@ -144,10 +151,15 @@ def _bfgs(
     )
 
     def go_on(at: _Search) -> Array:
+        """Return whether the search has not ended and may iterate again."""
         return (at.state == 0) & (at.steps < maxiter)
 
     def step(at: _Search) -> _Search:
-        """One line search, and the new inverse Hessian."""
+        """Search along -inverse Hessian times gradient, and update the inverse Hessian.
+
+        The new state is 1 (converged), 0 (go on), or 3 (no descent, or a value that is
+        not finite).
+        """
         direction = -(at.inverse @ at.slope)
         found = _line_search(evaluate, at.x, direction, at.value, at.slope, trials)
         moved = found.step * direction
@@ -180,16 +192,18 @@ def _bfgs(
 
 
 def _is_flat(slope: Array, gtol: float) -> Array:
-    """Whether no element of the slope is larger than ``gtol``."""
+    """Return whether no element of the gradient is larger than ``gtol``."""
     return (
         anp.max(anp.abs(slope), axis=None) <= gtol if slope.size else anp.asarray(True)
     )
 
 
 def _updated(inverse: Array, moved: Array, gradient_change: Array) -> Array:
-    """The inverse Hessian after a step (6.17).
+    """Return the inverse Hessian H after a step s: Nocedal and Wright, (6.17).
 
-    ``moved`` is the step, ``gradient_change`` what it changed the gradient by.
+    With y = ``gradient_change``, s = ``moved`` and rho = 1 / (y s), the result is (I -
+    rho s y^T) H (I - rho y s^T) + rho s s^T. H stays if y s <= 0, because the result
+    would not be positive definite.
     """
     along = gradient_change @ moved
     bends = along > 0
@@ -204,7 +218,11 @@ def _updated(inverse: Array, moved: Array, gradient_change: Array) -> Array:
 
 
 class _Point(NamedTuple):
-    """A step, and the function's value and slope along the direction there."""
+    """A point of a line search.
+
+    ``step`` is the factor of the direction, ``value`` the function's value there, and
+    ``along`` its derivative along the direction.
+    """
 
     step: Array
     value: Array
@@ -212,10 +230,12 @@ class _Point(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A search along a line.
+    """The state of a line search.
 
-    ``stage`` is 0 while steps grow, 1 between two points, 2 at the end. ``low`` is the
-    best point, and ``high`` the other end of the interval. ``next`` is the next trial.
+    ``stage`` is 0 while steps grow, 1 while the interval between two points shrinks,
+    and 2 at the end. ``trials`` counts evaluations. ``low`` is the best point, and
+    ``high`` the other end of the interval. ``next`` is the next step to try. ``slope``
+    is the gradient at ``low``.
     """
 
     stage: Array
@@ -227,7 +247,11 @@ class _Line(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a line search found: the step, value and slope there, and its trials."""
+    """The result of a line search.
+
+    ``step`` is the factor of the direction, ``value`` and ``slope`` are the function's
+    value and gradient there, and ``trials`` is the number of evaluations.
+    """
 
     step: Array
     value: Array
@@ -243,9 +267,12 @@ def _line_search(
     slope: Array,
     trials: int,
 ) -> _Found:
-    """A step along ``direction`` that satisfies the strong Wolfe conditions.
+    """Find a step along ``direction`` that satisfies the strong Wolfe conditions.
 
-    It is a bracket that grows, and then shrinks (algorithms 3.5 and 3.6).
+    First the step doubles until an interval contains such a step, and then the interval
+    shrinks (Nocedal and Wright, algorithms 3.5 and 3.6). ``value`` and ``slope`` are
+    the function's value and gradient at x. After ``trials`` evaluations, the result is
+    the best step so far.
     """
     start = _Point(anp.zeros_like(value), value, slope @ direction)
     begin = _Line(
@@ -253,25 +280,30 @@ def _line_search(
     )
 
     def go_on(at: _Line) -> Array:
+        """Return whether the search has not ended and may try another step."""
         return (at.stage < 2) & (at.trials < trials)
 
     def trial(at: _Line) -> _Line:
-        """Evaluate at the next step, and replace an end of the bracket."""
+        """Evaluate at the next step, and replace an end of the interval.
+
+        ``high``: the point is no better than ``low``, or violates sufficient decrease.
+        ``flat``: the point satisfies both conditions.
+        """
         height, gradient = evaluate(x + at.next * direction)
-        here = _Point(at.next, height, gradient @ direction)
+        point = _Point(at.next, height, gradient @ direction)
         growing = at.stage == 0
-        limit = value + _DESCENT * here.step * start.along
+        limit = value + _DESCENT * point.step * start.along
         # A NaN counts as too high.
         high = ~(height <= limit) | ((at.trials > 0) & ~(height < at.low.value))
-        flat = ~high & (anp.abs(here.along) <= -_FLATNESS * start.along)
+        flat = ~high & (anp.abs(point.along) <= -_FLATNESS * start.along)
         # Beyond the minimum, the ends of the interval are exchanged.
-        beyond = here.along * anp.where(growing, 1.0, at.high.step - at.low.step) >= 0
-        low = _chosen(high, at.low, here)
+        beyond = point.along * anp.where(growing, 1.0, at.high.step - at.low.step) >= 0
+        low = _chosen(high, at.low, point)
         other = _chosen(growing | beyond, at.low, at.high)
-        bracket = _chosen(high, here, other)
+        bracket = _chosen(high, point, other)
         stage = anp.where(growing & ~high & ~beyond, 0, 1)
         stage = anp.where(flat, 2, stage)
-        following = anp.where(stage == 0, 2.0 * here.step, _between(low, bracket))
+        following = anp.where(stage == 0, 2.0 * point.step, _between(low, bracket))
         return _Line(
             stage,
             at.trials + 1,
@@ -286,12 +318,18 @@ def _line_search(
 
 
 def _chosen(condition: Array, first: _Point, second: _Point) -> _Point:
+    """Select a whole point: ``first`` where ``condition`` holds, else ``second``."""
     pairs = zip(first, second, strict=True)
     return _Point(*[anp.where(condition, a, b) for a, b in pairs])
 
 
 def _between(low: _Point, high: _Point) -> Array:
-    """The minimum of the parabola through both points, not too close to an end."""
+    """Return the minimum of a parabola through both points, as a step.
+
+    The parabola has the values of both points and the derivative at ``low``. The result
+    stays a tenth of the interval away from its ends. It is the middle if the parabola
+    has no minimum.
+    """
     width = high.step - low.step
     rise = high.value - low.value - low.along * width
     bent = (rise > 0) & anp.isfinite(rise)

@@ -75,38 +75,46 @@ class SparseArray(tree.Indexed):
     Operations return new matrices.
     """
 
-    format: ClassVar[str]
-    data: Array
+    format: ClassVar[str]  # "csr", "csc" or "coo"
+    data: Array  # the values of the entries (nnz,)
     indices: Array
     shape: Shape
-    __array_priority__ = 2000
+    __array_priority__ = 2000  # NumPy's operators leave the work to this class
 
     # What a format defines.
 
     @property
     def positions(self) -> Indices:
-        """The two index arrays, in the order of the constructor."""
+        """The two index arrays, in the order of the constructor.
+
+        They are (indices, indptr) for CSR and CSC, and (row, col) for COO.
+        """
         raise NotImplementedError
 
     def with_arrays(self, data: Array, positions: Indices, shape: Shape) -> Self:
-        """A matrix of this format with entries ``data``; the arrays are not checked."""
-        made = object.__new__(type(self))
-        made._hold(data, positions, shape)
-        return made
+        """Return a matrix of this format; the arrays are not checked.
+
+        ``data`` are the entries, and ``positions`` the two index arrays.
+        """
+        matrix = object.__new__(type(self))
+        matrix._hold(data, positions, shape)
+        return matrix
 
     def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        """Set the attributes of this matrix to the arrays and the shape."""
         raise NotImplementedError
 
     def tocsr(self) -> Any:
-        """The matrix by rows, ``CSR``."""
+        """Convert to ``CSR``, by rows."""
         raise NotImplementedError
 
     def tocsc(self) -> Any:
-        """The matrix by columns, ``CSC``."""
+        """Convert to ``CSC``, by columns."""
+        # The rows of the transpose are the columns.
         return self.T.tocsr().T
 
     def tocoo(self) -> Any:
-        """The matrix as entries with their rows and columns, ``COO``."""
+        """Convert to ``COO``: entries with their rows and columns."""
         raise NotImplementedError
 
     # Properties.
@@ -140,15 +148,15 @@ class SparseArray(tree.Indexed):
         raise NotImplementedError
 
     def transpose(self) -> Any:
-        """The transpose; see ``T``."""
+        """Return the transpose; see ``T``."""
         return self.T
 
     def coordinates(self) -> Indices:
-        """The row and the column of each entry."""
+        """Return the row and the column of each entry, (nnz,) each."""
         return products.coordinates(self.format, self.positions, self.nnz)
 
     def with_data(self, data: ArrayLike) -> Self:
-        """The matrix with other entries at the same positions.
+        """Return the matrix with other entries (nnz,) at the same positions.
 
         Raises ShapeError if there are more or fewer.
 
@@ -171,7 +179,10 @@ class SparseArray(tree.Indexed):
     # Conversions.
 
     def asformat(self, format: str | None) -> Any:
-        """Convert to "csr", "csc" or "coo"; None returns the matrix itself."""
+        """Convert to "csr", "csc" or "coo"; None returns the matrix itself.
+
+        Another name raises ArgumentError.
+        """
         if format is None or format == self.format:
             return self
         if format not in products.TRANSPOSED:
@@ -182,26 +193,32 @@ class SparseArray(tree.Indexed):
         return getattr(self, f"to{format}")()
 
     def toarray(self) -> Array:
-        """The matrix as a dense array."""
+        """Return the matrix as a dense array (m, n).
+
+        Entries at one position add up, and padding is dropped.
+        """
         rows, columns = self.coordinates()
-        place = (
+        position = (
             products.inside(rows, self.shape[0]),
             products.inside(columns, self.shape[1]),
         )
-        return anp.at(anp.zeros(self.shape, self.dtype))[place].add(
+        return anp.at(anp.zeros(self.shape, self.dtype))[position].add(
             self.data, mode="drop"
         )
 
     todense = toarray
 
     def toscipy(self) -> Any:
-        """The same matrix of ``scipy.sparse``, whose values must be known."""
+        """Convert to a matrix of ``scipy.sparse`` in the same format.
+
+        Raises AbstractValueError if values or positions are traced.
+        """
         arrays = (self.data, *self.positions)
         data, first, second = structure.all_known("toscipy", *arrays)
         return products.in_scipy(self.format, data, first, second, self.shape)
 
     def astype(self, dtype: Any) -> Self:
-        """The matrix with entries of another data type."""
+        """Return the matrix with entries of another dtype."""
         return self.with_data(anp.astype(self.data, canonical(dtype)))
 
     def copy(self) -> Self:
@@ -221,16 +238,22 @@ class SparseArray(tree.Indexed):
         return self.with_data(function(self.data))
 
     def __abs__(self) -> Self:
+        """Return the absolute value of each entry."""
         return self.map(anp.abs)
 
     def __neg__(self) -> Self:
+        """Return the matrix with negated entries."""
         return self.with_data(anp.negative(self.data))
 
     def __pos__(self) -> Self:
+        """Return the matrix itself."""
         return self
 
     def __pow__(self, exponent: Any) -> Self:
-        """Each entry to the power ``exponent``, a positive number."""
+        """Raise each entry to the power ``exponent``, a positive number.
+
+        Other exponents raise ArgumentError, because 0 would not stay 0.
+        """
         if not np.isscalar(exponent) or not exponent > 0:  # type: ignore[operator]
             raise ArgumentError(
                 f"a sparse matrix to the power of {exponent}: only positive powers "
@@ -244,10 +267,14 @@ class SparseArray(tree.Indexed):
         return self**n
 
     def multiply(self, other: Any) -> Any:
-        """The elementwise product with a number, a dense array or a sparse matrix."""
+        """Multiply elementwise by a number, a dense array or a sparse matrix."""
         return self * other
 
     def __mul__(self, other: Any) -> Any:
+        """Multiply elementwise by a number, a dense array or a sparse matrix.
+
+        The result is sparse.
+        """
         if isinstance(other, SparseArray):
             return self._entrywise(other, "multiply", anp.multiply)
         return self._scaled("multiply", anp.multiply, other)
@@ -255,26 +282,35 @@ class SparseArray(tree.Indexed):
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
+        """Divide elementwise by a number or a dense array.
+
+        The quotient of two sparse matrices is dense, because 0 / 0 is NaN.
+        """
         if isinstance(other, SparseArray):
             return self.toarray() / other.toarray()
         return self._scaled("divide", anp.divide, other)
 
     def __add__(self, other: Any) -> Any:
+        """Add a sparse matrix, or a dense array, which gives a dense result."""
         return self._added(other, anp.add)
 
     def __sub__(self, other: Any) -> Any:
+        """Subtract a sparse matrix, or a dense array, which gives a dense result."""
         return self._added(other, anp.subtract)
 
     def __radd__(self, other: Any) -> Any:
+        """Add this matrix to ``other``."""
         return self + other
 
     def __rsub__(self, other: Any) -> Any:
+        """Subtract this matrix from ``other``."""
         return -self + other
 
     def _scaled(self, name: str, function: Callable[..., Array], other: Any) -> Self:
-        """``function`` of each entry and what is at its place in ``other``.
+        """Apply ``function`` to each entry and the element of ``other`` at its place.
 
-        Errors call the operation ``name``.
+        ``other`` is a number or a dense array that broadcasts to this shape; another
+        shape raises ShapeError. ``name`` is the operation in errors.
         """
         type = ops.type_of_operand(name, other)
         if not type.shape:
@@ -289,12 +325,19 @@ class SparseArray(tree.Indexed):
                 user_location(),
             )
         rows, columns = self.coordinates()
-        there = anp.broadcast_to(other, self.shape)
-        place = anp.at(there)[rows, columns]
-        return self.with_data(function(self.data, place.get(mode="fill", fill_value=1)))
+        dense = anp.broadcast_to(other, self.shape)
+        element = anp.at(dense)[rows, columns]
+        # Padding has no element in ``other``, and gets 1.
+        return self.with_data(
+            function(self.data, element.get(mode="fill", fill_value=1))
+        )
 
     def _added(self, other: Any, function: Callable[..., Array]) -> Any:
-        """``function``, a sum or difference, with a sparse or dense ``other``."""
+        """Apply ``function``, a sum or difference, to this matrix and ``other``.
+
+        The result is sparse for a sparse ``other``, and dense for a dense one. Of
+        numbers, only 0 is allowed, which ``sum`` begins with: it returns this matrix.
+        """
         if isinstance(other, SparseArray):
             return self._entrywise(other, "add", function)
         if ops.type_of_operand("add", other).shape:
@@ -310,9 +353,11 @@ class SparseArray(tree.Indexed):
     def _entrywise(
         self, other: SparseArray, name: str, function: Callable[..., Array]
     ) -> Any:
-        """``function`` of two sparse matrices, entry by entry; f(0, 0) is 0.
+        """Apply ``function`` to the entries of two sparse matrices; f(0, 0) is 0.
 
-        So the result has an entry where either matrix has one. Errors call the
+        The result has an entry where either matrix has one, and this matrix's format.
+        If both share their position arrays, the result has them too. Otherwise the
+        positions must be known. Errors, such as ShapeError for other shapes, call the
         operation ``name``.
         """
         if other.shape != self.shape:
@@ -320,10 +365,10 @@ class SparseArray(tree.Indexed):
                 f"{name}: sparse matrices of shapes {self.shape} and {other.shape}",
                 user_location(),
             )
-        same = self.format == other.format != "coo" and all(
+        same_positions = self.format == other.format != "coo" and all(
             a is b for a, b in zip(self.positions, other.positions, strict=True)
         )
-        if same:
+        if same_positions:
             return self.with_data(function(self.data, other.data))
         what = f"{name} of two sparse matrices"
         mine, theirs = self.coordinates(), other.coordinates()
@@ -333,23 +378,27 @@ class SparseArray(tree.Indexed):
         (a, b), _, dtype = ops.promoted(name, (self.data, other.data))
 
         def spread(x: Array, before: int, after: int) -> Array:
-            """``x`` with zeros before and after it, for the other matrix's entries."""
+            """Add zeros before and after ``x``, for the other matrix's entries."""
             zeros = [anp.zeros(n, dtype) for n in (before, after)]
             return anp.concatenate([zeros[0], x, zeros[1]])
 
-        # Both matrices at the positions of both. What is at one position is added up,
-        # which puts a 0 where only the other matrix has an entry.
+        # Put both matrices at the positions of both. ``collected`` adds up the entries
+        # at one position, so a matrix gets 0 where only the other one has an entry.
         a, b = spread(a, 0, other.nnz), spread(b, self.nnz, 0)
         left, indices, starts = structure.collected(self.shape, rows, columns, a)
         right = structure.collected(self.shape, rows, columns, b)[0]
-        made = self.tocsr().with_arrays(
+        result = self.tocsr().with_arrays(
             function(left, right), (indices, starts), self.shape
         )
-        return made.asformat(self.format)
+        return result.asformat(self.format)
 
     # Products.
 
     def __matmul__(self, other: Any) -> Any:
+        """Multiply by a vector or a matrix, or by a sparse matrix.
+
+        The product with a sparse matrix is sparse, and other products are dense.
+        """
         if isinstance(other, SparseArray):
             return self._matrix_product(other)
         return products.matmul(
@@ -357,18 +406,22 @@ class SparseArray(tree.Indexed):
         )
 
     def __rmatmul__(self, other: Any) -> Any:
+        """Return ``other @ self`` for a dense ``other``, as (self.T @ other.T).T."""
         type = ops.type_of_operand("matmul", other)
         product = self.T @ (other if type.ndim == 1 else anp.transpose(other))
         return product if type.ndim == 1 else anp.transpose(product)
 
     def dot(self, other: Any) -> Any:
-        """The product ``self @ other`` with a vector, a matrix or a sparse matrix."""
+        """Return ``self @ other``, or for a number the elementwise product."""
         if isinstance(other, SparseArray) or ops.type_of_operand("dot", other).shape:
             return self @ other
         return self * other
 
     def _matrix_product(self, other: SparseArray) -> Any:
-        """The product of two sparse matrices, whose positions must be known."""
+        """Multiply two sparse matrices, whose positions must be known.
+
+        The result has this matrix's format. Shapes that do not fit raise ShapeError.
+        """
         if self.shape[1] != other.shape[0]:
             raise ShapeError(
                 f"matmul: sparse matrices of shapes {self.shape} and {other.shape}",
@@ -380,17 +433,20 @@ class SparseArray(tree.Indexed):
             *left.coordinates(),
             *right.positions,
         )
+        # Entry a of the left matrix meets entry b of the right one in a term.
         a, b = structure.product_terms(columns, starts)
         terms = anp.take(left.data, a) * anp.take(right.data, b)
         shape = (self.shape[0], other.shape[1])
         data, indices, starts = structure.collected(shape, rows[a], across[b], terms)
-        made = left.with_arrays(data, (indices, starts), shape)
-        return made.asformat(self.format)
+        product = left.with_arrays(data, (indices, starts), shape)
+        return product.asformat(self.format)
 
     # Sums.
 
     def sum(self, axis: int | None = None) -> Array:
-        """The sum of all entries, of columns (axis 0) or of rows (axis 1).
+        """Return the sum of all entries, of columns (axis 0) or of rows (axis 1).
+
+        Sums along an axis are dense vectors.
 
         >>> import numpy as np
         >>> from arrayfn.sparse import CSR
@@ -400,34 +456,36 @@ class SparseArray(tree.Indexed):
         if axis is None:
             return anp.sum(self.sum(axis=0))
         axis = ops.normalize_axis("sum", axis, 2)
-        sums = self.shape[axis]
-        return (self.T if axis == 0 else self) @ anp.ones(sums, self.dtype)
+        length = self.shape[axis]
+        return (self.T if axis == 0 else self) @ anp.ones(length, self.dtype)
 
     def mean(self, axis: int | None = None) -> Array:
-        """The mean over all elements, zeros included, or along an axis."""
+        """Return the mean over all elements, zeros included, or along an axis."""
         count = np.prod(self.shape) if axis is None else self.shape[axis]
         return self.sum(axis) / float(count)
 
     def diagonal(self, k: int = 0) -> Array:
-        """The k-th diagonal, above the main one for k > 0."""
+        """Return the k-th diagonal as a dense vector; k > 0 is above the main one."""
         m, n = self.shape
         rows, columns = self.coordinates()
         length = max(0, min(m + min(k, 0), n - max(k, 0)))
         along = rows if k >= 0 else columns
-        there = (columns - rows == k) & (along >= 0)
-        place = anp.where(there, along, length)
+        on_diagonal = (columns - rows == k) & (along >= 0)
+        # Entries of other diagonals go to position ``length``, which is dropped.
+        place = anp.where(on_diagonal, along, length)
         return anp.at(anp.zeros(length, self.dtype))[place].add(self.data, mode="drop")
 
     def trace(self, offset: int = 0) -> Array:
-        """The sum of a diagonal."""
+        """Return the sum of the diagonal number ``offset``."""
         return anp.sum(self.diagonal(offset))
 
     # Rows and columns.
 
     def __getitem__(self, index: Any) -> Any:
-        """``A[i]`` and ``A[:, j]`` are dense; slices and lists of rows are sparse.
+        """Return rows or columns, or one element.
 
-        An ``index`` with slices or lists needs known positions.
+        ``A[i]`` and ``A[:, j]`` are dense; slices and lists of rows are sparse. An
+        ``index`` with slices or lists needs known positions.
         """
         row, column = index if isinstance(index, tuple) else (index, slice(None))
         rows = self._rows(row)
@@ -436,13 +494,18 @@ class SparseArray(tree.Indexed):
         return rows[column]
 
     def _rows(self, row: Any) -> Any:
-        """One row as a vector; a slice or a list of rows as a sparse matrix."""
+        """Return one row as a dense vector, or several rows as a sparse matrix.
+
+        ``row`` is a number, which may be traced, a slice, or a list. A known number out
+        of range raises IndexError.
+        """
         if isinstance(row, slice) and row == slice(None):
             return self
         count = self.shape[0]
         if not isinstance(row, (slice, list)) and not leaf_type(row).shape:
             if structure.known(row) is not None and not -count <= int(row) < count:
                 raise IndexError(f"row {row} of a sparse matrix with {count} rows")
+            # Row i is the product of a unit vector with the matrix.
             chosen = anp.equal(anp.arange(count), anp.where(row < 0, row + count, row))
             return self.T @ anp.astype(chosen, self.dtype)
         if self.format != "csr":
@@ -450,6 +513,7 @@ class SparseArray(tree.Indexed):
         across, starts = structure.all_known("rows of a sparse matrix", *self.positions)
         rows = np.arange(count)[row]
         entries = structure.row_entries(starts, rows)
+        # Pointers of the result: sums of the lengths of the chosen rows.
         ends = np.concatenate([[0], np.cumsum(np.diff(starts)[rows])])
         positions = (across[entries], ends.astype(starts.dtype))
         shape = (len(rows), self.shape[1])
@@ -460,6 +524,11 @@ class SparseArray(tree.Indexed):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
+        """Apply one of NumPy's ufuncs to this matrix.
+
+        Functions with f(0) = 0 are applied to the entries, and operators call the
+        methods of ``_OPERATORS``. Others raise ArgumentError.
+        """
         name = ufunc.__name__
         if method == "__call__" and not options:
             if len(inputs) == 1 and name in (*KEEP_ZERO, "absolute"):
@@ -477,6 +546,7 @@ class SparseArray(tree.Indexed):
         )
 
     def __array__(self, *_: Any, **__: Any) -> Any:
+        """Raise ArgumentError: no conversion to a dense array is implicit."""
         raise ArgumentError(
             "a sparse matrix does not become dense implicitly; write A.toarray()",
             user_location(),
@@ -484,16 +554,22 @@ class SparseArray(tree.Indexed):
 
     @override
     def __repr__(self) -> str:
+        """Show the format, type and number of entries, and a small matrix whole."""
         return display.text(self)
 
     def _repr_html_(self) -> str:
+        """Show the matrix in a notebook: its head, and a picture of its pattern."""
         return display.html(self)
 
 
 def _method(name: str) -> Callable[[SparseArray], SparseArray]:
-    """The method ``name``: NumPy's function of that name, of each entry."""
+    """Return a method that applies NumPy's function ``name`` to each entry.
+
+    The method has the function's name and a docstring.
+    """
 
     def method(self: SparseArray) -> SparseArray:
+        """Apply the function to each entry."""
         return self.map(getattr(anp, name))
 
     method.__name__ = name

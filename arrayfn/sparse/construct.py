@@ -23,7 +23,7 @@ from arrayfn.transforms import leaf_type
 
 
 def issparse(x: Any) -> bool:
-    """Whether ``x`` is a sparse matrix of this library.
+    """Return whether ``x`` is a sparse matrix of this library.
 
     >>> issparse(eye_array(3)), issparse(np.eye(3))
     (True, False)
@@ -34,7 +34,9 @@ def issparse(x: Any) -> bool:
 def eye_array(
     m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: str = "csr"
 ) -> Any:
-    """A matrix (m, n) with ones on its k-th diagonal; n is m by default.
+    """Return a sparse matrix (m, n) with ones on its k-th diagonal; n is m by default.
+
+    Diagonals with k > 0 are above the main one. ``format`` is "csr", "csc" or "coo".
 
     >>> eye_array(2, 3, k=1)
     CSR f64[2,3], 2 entries (33.3 %)
@@ -56,7 +58,7 @@ def diags_array(
     format: str = "csr",
     dtype: Any = None,
 ) -> Any:
-    """The matrix with these diagonals.
+    """Return a sparse matrix with the given ``diagonals`` and zeros elsewhere.
 
     Args:
         diagonals: a vector for each offset, as long as its diagonal or of length 1. A
@@ -95,21 +97,23 @@ def diags_array(
     parts: list[tuple[Array, Any, Any]] = []
     for k, vector in zip(offsets, vectors, strict=True):
         length = max(0, min(shape[0] + min(k, 0), shape[1] - max(k, 0)))
-        have = leaf_type(vector).shape[0]
-        if have not in (1, length):
+        given_length = leaf_type(vector).shape[0]
+        if given_length not in (1, length):
             raise ShapeError(
                 f"diags_array: diagonal {k} of a matrix {shape} has {length} elements, "
-                f"not {have}",
+                f"not {given_length}",
                 user_location(),
             )
         along = np.arange(length, dtype=index)
         data = anp.broadcast_to(anp.astype(vector, dtype), (length,))
+        # For k = 1, entry 0 is in row 0 and column 1; for k = -1, in row 1 and column
+        # 0.
         parts.append((data, along + max(-k, 0), along + max(k, 0)))
     return _joined(parts, shape, dtype).asformat(format)
 
 
 def block_array(blocks: Sequence[Sequence[Any]], *, format: str = "coo") -> Any:
-    """A matrix of blocks: sparse or dense matrices, or None for zeros.
+    """Return a sparse matrix of blocks: sparse or dense matrices, or None for zeros.
 
     Raises ShapeError for blocks that do not fit together, and ArgumentError for a row
     or column of blocks that are all None.
@@ -124,6 +128,7 @@ def block_array(blocks: Sequence[Sequence[Any]], *, format: str = "coo") -> Any:
     heights = [_extent("row", k, row, 0) for k, row in enumerate(rows)]
     columns = [list(column) for column in zip(*rows, strict=True)]
     widths = [_extent("column", k, column, 1) for k, column in enumerate(columns)]
+    # The first row and the first column of each block, and the ends.
     down, across = (np.cumsum([0, *sizes]).tolist() for sizes in (heights, widths))
     present = [(i, j, x) for i, row in enumerate(rows) for j, x in enumerate(row) if x]
     dtype = ops.common_dtype("block_array", [x.data for _, _, x in present])
@@ -144,8 +149,8 @@ def vstack(blocks: Sequence[Any], format: str | None = None) -> Any:
     array([[1.],
            [1.]])
     """
-    made = block_array([[x] for x in blocks])
-    return made.asformat(format or getattr(blocks[0], "format", "coo"))
+    stacked = block_array([[x] for x in blocks])
+    return stacked.asformat(format or getattr(blocks[0], "format", "coo"))
 
 
 def hstack(blocks: Sequence[Any], format: str | None = None) -> Any:
@@ -156,12 +161,14 @@ def hstack(blocks: Sequence[Any], format: str | None = None) -> Any:
     >>> hstack([eye_array(1), eye_array(1)]).toarray()
     array([[1., 1.]])
     """
-    made = block_array([list(blocks)])
-    return made.asformat(format or getattr(blocks[0], "format", "coo"))
+    stacked = block_array([list(blocks)])
+    return stacked.asformat(format or getattr(blocks[0], "format", "coo"))
 
 
 def kron(A: Any, B: Any, format: str = "coo") -> Any:
-    """The Kronecker product, which has the blocks ``A[i, j] * B``.
+    """Return the Kronecker product, which has the blocks ``A[i, j] * B``.
+
+    Entry (i, j) of A and entry (k, l) of B, (p, q), give entry (i p + k, j q + l).
 
     >>> kron(eye_array(2), np.array([[1.0, 2.0]])).toarray()
     array([[1., 2., 0., 0.],
@@ -179,13 +186,15 @@ def kron(A: Any, B: Any, format: str = "coo") -> Any:
 
 
 def _as_sparse(x: Any) -> COO:
+    """Convert a sparse or dense matrix to ``COO``."""
     return x.tocoo() if isinstance(x, SparseArray) else COO(x)
 
 
 def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> int:
-    """The extent that the blocks of a row or column share along ``axis``.
+    """Return the extent that the blocks of one row or column share along ``axis``.
 
-    Raises an error, about ``what`` (row or column) ``number``, if there is none.
+    ``what`` ("row" or "column") and ``number`` name it in errors: ArgumentError if all
+    blocks are None, and ShapeError if their extents differ.
     """
     extents = {x.shape[axis] for x in blocks if x is not None}
     if not extents:
@@ -204,9 +213,9 @@ def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> 
 def _joined(
     parts: Sequence[tuple[Array, Any, Any]], shape: tuple[int, int], dtype: Any
 ) -> COO:
-    """One matrix, of ``dtype``, of all entries of ``parts``.
+    """Return one COO matrix, of ``dtype``, with all entries of ``parts``.
 
-    A part is its entries, their rows and their columns.
+    A part is a tuple of entries, their rows and their columns.
     """
     if not parts:
         nothing = np.zeros(0, np.int32)
@@ -219,9 +228,9 @@ def _joined(
 
 
 def _concatenated(parts: Sequence[Any]) -> Array:
-    """One array of all ``parts``: NumPy's if they are, inside a trace too.
+    """Concatenate arrays, with NumPy if all are NumPy's, also inside a trace.
 
-    So positions stay known.
+    NumPy arrays of positions thus stay known.
     """
     if all(isinstance(x, np.ndarray) for x in parts):
         return np.concatenate(parts)

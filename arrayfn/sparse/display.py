@@ -12,15 +12,15 @@ from arrayfn.sparse import structure
 if TYPE_CHECKING:
     from arrayfn.sparse.array import SparseArray
 
-_ROWS: Final = 12  # of a matrix that is printed whole
+_ROWS: Final = 12  # a matrix of at most so many rows and columns is printed whole
 _COLUMNS: Final = 12
-_ENTRIES: Final = 6  # that are printed of a larger one
-_CELLS: Final = 64  # of the picture, along the longer side
-_SIDE: Final = 192  # pixels
+_ENTRIES: Final = 6  # the number of entries that are printed of a larger matrix
+_CELLS: Final = 64  # the number of cells of a picture, along its longer side
+_SIDE: Final = 192  # the length of the picture's longer side, in pixels
 
 
 def head(matrix: SparseArray) -> str:
-    """The format, type and number of entries.
+    """Return the format, the type and the number of entries, as one line.
 
     >>> from arrayfn.sparse import CSR
     >>> head(CSR(np.eye(4)))
@@ -36,11 +36,15 @@ def head(matrix: SparseArray) -> str:
 
 
 def text(matrix: SparseArray) -> str:
-    """The head; then a small matrix, with dots for what is not stored, or entries."""
-    found = _known(matrix)
-    if found is None:
+    """Return the head, and a small matrix as a grid, or entries of a larger one.
+
+    Without known values and positions, it is only the head. A grid has dots for what is
+    not stored. Of more than six entries, the first five and the last are listed.
+    """
+    entries = _known(matrix)
+    if entries is None:
         return head(matrix)
-    data, rows, columns = found
+    data, rows, columns = entries
     m, n = matrix.shape
     if m <= _ROWS and n <= _COLUMNS:
         return "\n".join([head(matrix), *_grid(matrix.shape, data, rows, columns)])
@@ -54,7 +58,10 @@ def text(matrix: SparseArray) -> str:
 
 
 def _known(matrix: SparseArray) -> tuple[Any, Any, Any] | None:
-    """The values, rows and columns, if all are known and of one matrix."""
+    """Return the values, rows and columns, or None.
+
+    It is None if one of them is traced, or if ``vmap`` stacked several matrices.
+    """
     if np.ndim(matrix.data) != 1:
         return None
     values = [structure.known(x) for x in (matrix.data, *matrix.positions)]
@@ -65,16 +72,17 @@ def _known(matrix: SparseArray) -> tuple[Any, Any, Any] | None:
 
 
 def _grid(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> list[str]:
-    """Lines of a small matrix; entries at one position are added up.
+    """Return the lines of a small matrix; entries at one position are added up.
 
-    The entries ``data`` are at ``rows`` and ``columns``.
+    The entries ``data`` are at ``rows`` and ``columns``. Padding is left out. Columns
+    are aligned.
     """
-    whole: dict[tuple[int, int], Any] = {}
+    sums: dict[tuple[int, int], Any] = {}
     for value, row, column in zip(data, rows, columns, strict=True):
         if 0 <= row < shape[0] and 0 <= column < shape[1]:
             place = int(row), int(column)
-            whole[place] = whole[place] + value if place in whole else value
-    cells = {place: f"{value:.4g}" for place, value in whole.items()}
+            sums[place] = sums[place] + value if place in sums else value
+    cells = {place: f"{value:.4g}" for place, value in sums.items()}
     widths = [
         max([1, *(len(cells.get((i, j), "")) for i in range(shape[0]))])
         for j in range(shape[1])
@@ -87,17 +95,22 @@ def _grid(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> list[st
 
 
 def html(matrix: SparseArray) -> str:
-    """The head, and a picture of where entries are: the darker, the more."""
-    found = _known(matrix)
-    if found is None or 0 in matrix.shape:
+    """Return the head, and a picture of the pattern.
+
+    The picture is an SVG of at most 64 cells along the longer side. A cell with more
+    entries is darker. Without known positions, only the head is returned.
+    """
+    entries = _known(matrix)
+    if entries is None or 0 in matrix.shape:
         return f"<code>{head(matrix)}</code>"
-    _, rows, columns = found
+    _, rows, columns = entries
     m, n = matrix.shape
     longer = max(m, n)
     cells = min(longer, _CELLS)
     down, across = (max(1, round(extent * cells / longer)) for extent in (m, n))
     inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
     counts = np.zeros((down, across))
+    # The cell of each entry.
     i = rows[inside].astype(np.int64) * down // m
     j = columns[inside].astype(np.int64) * across // n
     np.add.at(counts, (i, j), 1.0)

@@ -24,6 +24,7 @@ class _Format(SparseArray):
     def __init__(
         self, given: Any, shape: Any = None, dtype: Any = None, copy: bool = False
     ) -> None:
+        """Create a matrix from ``given``; see ``CSR`` for the arguments."""
         matrix = _matrix(type(self), given, _as_shape(shape))
         if dtype is not None:
             matrix = matrix.astype(dtype)
@@ -35,10 +36,11 @@ class _Format(SparseArray):
     def fromdense(
         cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32
     ) -> Self:
-        """The entries of a dense matrix that are not 0.
+        """Return a sparse matrix of the elements of a dense matrix that are not 0.
 
-        With ``nse`` it holds so many entries, which may be padding; then the matrix
-        may be traced. Raises AbstractValueError for a traced matrix without ``nse``.
+        With ``nse`` the result has that number of entries, of which some may be
+        padding, and ``mat`` may be traced. Further elements are left out. Raises
+        AbstractValueError for a traced matrix without ``nse``.
 
         >>> from arrayfn.compilation.jit import jit
         >>> count = jit(lambda x: CSR.fromdense(x, nse=3) @ np.ones(2))
@@ -48,6 +50,7 @@ class _Format(SparseArray):
         if nse is None:
             return cls(mat)
         shape = cast(Shape, ops.type_of_operand("fromdense", mat).shape)
+        # Padding is at the position (m, n), outside of the matrix.
         rows, columns = anp.nonzero(mat, size=nse, fill_value=shape)
         rows, columns = (anp.astype(x, index_dtype) for x in (rows, columns))
         data = anp.at(mat)[rows, columns].get(mode="fill", fill_value=0)
@@ -55,35 +58,42 @@ class _Format(SparseArray):
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
-        """The matrix of these leaves, ``children``; its shape is the ``metadata``."""
-        made = object.__new__(cls)
+        """Return the matrix of the leaves ``children``; ``metadata`` is its shape."""
+        matrix = object.__new__(cls)
         data, first, second = children
-        made._hold(data, (first, second), metadata)
-        return made
+        matrix._hold(data, (first, second), metadata)
+        return matrix
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Shape]:
-        """The data and the two index arrays; the shape."""
+        """Return the leaves (data and two index arrays), and the shape."""
         return (self.data, *self.positions), self.shape
 
 
 class _Compressed(_Format):
-    """Rows or columns one after the other, with pointers to where each begins."""
+    """A matrix by rows or columns, one after the other, with pointers.
+
+    ``indptr`` says where each row or column begins among the entries, and where the
+    last ends. ``indices`` has the column or row of each entry.
+    """
 
     indptr: Array
 
     @property
     @override
     def positions(self) -> Indices:
+        """The arrays ``indices`` and ``indptr``."""
         return self.indices, self.indptr
 
     @override
     def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        """Set the attributes to the arrays and the shape."""
         self.data = data
         self.indices, self.indptr = positions
         self.shape = shape
 
     @override
     def tocoo(self) -> COO:
+        """Convert to ``COO``, with the same data."""
         return _made(COO, self.data, self.coordinates(), self.shape)
 
 
@@ -116,10 +126,12 @@ class CSR(_Compressed):
     @property
     @override
     def T(self) -> CSC:
+        """The transpose, a ``CSC`` of the same arrays."""
         return _made(CSC, self.data, self.positions, self.shape[::-1])
 
     @override
     def tocsr(self) -> CSR:
+        """Return the matrix itself."""
         return self
 
 
@@ -139,14 +151,17 @@ class CSC(_Compressed):
     @property
     @override
     def T(self) -> CSR:
+        """The transpose, a ``CSR`` of the same arrays."""
         return _made(CSR, self.data, self.positions, self.shape[::-1])
 
     @override
     def tocsr(self) -> CSR:
+        """Convert to ``CSR``, by sorting the entries."""
         return self.tocoo().tocsr()
 
     @override
     def tocsc(self) -> CSC:
+        """Return the matrix itself."""
         return self
 
 
@@ -168,10 +183,12 @@ class COO(_Format):
     @property
     @override
     def positions(self) -> Indices:
+        """The arrays ``row`` and ``col``."""
         return self.row, self.col
 
     @override
     def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        """Set the attributes to the arrays and the shape."""
         self.data = data
         self.row, self.col = positions
         self.shape = shape
@@ -179,6 +196,7 @@ class COO(_Format):
     @property
     @override
     def T(self) -> COO:
+        """The transpose, with ``row`` and ``col`` exchanged."""
         return _made(COO, self.data, (self.col, self.row), self.shape[::-1])
 
     @override
@@ -187,11 +205,16 @@ class COO(_Format):
 
         Entries at one position are added up first.
         """
-        whole = self.sum_duplicates()
-        return whole.with_data(function(whole.data))
+        summed = self.sum_duplicates()
+        return summed.with_data(function(summed.data))
 
     @override
     def _added(self, other: Any, function: Any) -> Any:
+        """Apply ``function``, a sum or difference, to this matrix and ``other``.
+
+        For two COO matrices, the entries are put one after the other, which needs no
+        known positions: entries at one position count as their sum.
+        """
         if not isinstance(other, COO) or other.shape != self.shape:
             return super()._added(other, function)
         rows, columns = (
@@ -203,7 +226,7 @@ class COO(_Format):
         return _made(COO, data, (rows, columns), self.shape)
 
     def sum_duplicates(self) -> COO:
-        """The matrix with one entry for each position, in the order of rows.
+        """Return the matrix with one entry for each position, in the order of rows.
 
         If positions are traced, the number of entries does not change. Entries that
         were added to another entry become padding.
@@ -215,18 +238,19 @@ class COO(_Format):
         data, *sorted_places = (
             anp.take(x, order) for x in (self.data, *self.positions)
         )
+        # Number the distinct positions: the number rises where row or column changes.
         steps = [anp.not_equal(x[1:], x[:-1]) for x in sorted_places]
         numbers = anp.cumsum(anp.logical_or(*steps))
         numbers = anp.concatenate([anp.zeros(1, numbers.dtype), numbers])[: self.nnz]
-        whole = anp.at(anp.zeros_like(data))[numbers].add(data)
+        sums = anp.at(anp.zeros_like(data))[numbers].add(data)
         rows, columns = (
             anp.at(anp.full_like(x, extent))[numbers].set(x)
             for x, extent in zip(sorted_places, self.shape, strict=True)
         )
-        return _made(COO, whole, (rows, columns), self.shape)
+        return _made(COO, sums, (rows, columns), self.shape)
 
     def _compressed(self, rows: Any, columns: Any) -> CSR:
-        """A CSR matrix of the entries at these rows and columns."""
+        """Return a CSR matrix of the entries at these known rows and columns."""
         data, indices, starts = structure.collected(
             self.shape, rows, columns, self.data
         )
@@ -236,13 +260,15 @@ class COO(_Format):
     def tocsr(self) -> CSR:
         """Convert to ``CSR``.
 
-        Entries at one position are added up if positions are known.
+        Entries at one position are added up if positions are known. Otherwise the
+        entries are sorted by row, and padding comes last.
         """
         places = [structure.known(x) for x in self.positions]
         if places[0] is not None and places[1] is not None:
             return self._compressed(*places)
         count, rows = self.shape[0], products.inside(self.row, self.shape[0])
         order = anp.argsort(rows, stable=True)
+        # lengths[i + 1] counts the entries of row i, so sums are where rows begin.
         lengths = anp.zeros(count + 1, rows.dtype)
         lengths = anp.at(lengths)[rows + 1].add(1, mode="drop")
         starts = anp.cumsum(lengths, dtype=rows.dtype)
@@ -251,16 +277,20 @@ class COO(_Format):
 
     @override
     def tocoo(self) -> COO:
+        """Return the matrix itself."""
         return self
 
 
 def _made(cls: type[Any], data: Array, positions: Indices, shape: Any) -> Any:
-    """A matrix of arrays that are known to fit."""
+    """Return a matrix of class ``cls`` from arrays that are known to fit."""
     return cls.tree_unflatten(shape, (data, *positions))
 
 
 def _as_shape(shape: Any) -> Shape | None:
-    """The shape as two integers; ShapeError if it is not that of a matrix."""
+    """Convert ``shape`` to two integers; None stays None.
+
+    Raises ShapeError if it is not the shape of a matrix.
+    """
     if shape is None:
         return None
     extents = ops.as_shape("a sparse matrix", shape)
@@ -273,19 +303,24 @@ def _as_shape(shape: Any) -> Shape | None:
 
 
 def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
-    """What the constructor of ``cls`` makes of its argument, ``given``.
+    """Convert the argument ``given`` of the constructor of ``cls`` to a matrix.
 
-    That is a matrix of SciPy; one of this library; ``(data, indices, indptr)``;
-    ``(data, (rows, columns))``; a ``shape`` (m, n), of a matrix without entries; or a
-    dense matrix.
+    It is a matrix of SciPy; one of this library; ``(data, indices, indptr)``; ``(data,
+    (rows, columns))``; a shape (m, n), for a matrix without entries; or a dense matrix.
+    ``shape`` is the constructor's argument, or None. Raises ShapeError if both
+    disagree, and ArgumentError for three arrays of a COO.
     """
     if _is_scipys(given):
-        own = given.asformat(cls.format)
-        if own is given and not own.has_canonical_format:
-            own = own.copy()  # the next line changes it
-        own.sum_duplicates()
-        arrays = (own.row, own.col) if cls is COO else (own.indices, own.indptr)
-        return _checked(cls, own.data, arrays, shape or own.shape)
+        scipy_matrix = given.asformat(cls.format)
+        if scipy_matrix is given and not scipy_matrix.has_canonical_format:
+            scipy_matrix = scipy_matrix.copy()  # the next line changes it
+        scipy_matrix.sum_duplicates()
+        arrays = (
+            (scipy_matrix.row, scipy_matrix.col)
+            if cls is COO
+            else (scipy_matrix.indices, scipy_matrix.indptr)
+        )
+        return _checked(cls, scipy_matrix.data, arrays, shape or scipy_matrix.shape)
     if isinstance(given, SparseArray):
         matrix = given.asformat(cls.format)
         if shape not in (None, matrix.shape):
@@ -312,7 +347,7 @@ def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
 
 
 def _array(given: Any) -> Array:
-    """``given``, if it is an array, so that it stays known; else as an array."""
+    """Convert ``given`` to an array; an array stays itself, so that it stays known."""
     if isinstance(given, (list, tuple)) and is_staged(tree.leaves(given)):
         return anp.asarray(given)
     return (
@@ -321,24 +356,33 @@ def _array(given: Any) -> Array:
 
 
 def _is_scipys(given: Any) -> bool:
+    """Return whether ``given`` is a sparse matrix of SciPy."""
     return type(given).__module__.startswith("scipy.sparse")
 
 
 def _from_dense(given: Any, shape: Shape | None) -> COO:
-    """The entries of a dense matrix that are not 0, which must be known."""
+    """Return the elements of a dense matrix that are not 0, as ``COO``.
+
+    The values must be known. Raises ShapeError if ``shape`` is another.
+    """
     dense = _array(given)
-    found = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
+    extents = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
     (values,) = structure.all_known("a sparse matrix of a dense one", dense)
-    if shape not in (None, found):
+    if shape not in (None, extents):
         raise ShapeError(
-            f"a dense matrix {found} was given the shape {shape}", user_location()
+            f"a dense matrix {extents} was given the shape {shape}", user_location()
         )
     rows, columns = (x.astype(np.int32) for x in np.nonzero(values))
-    return _made(COO, dense[rows, columns], (rows, columns), found)
+    return _made(COO, dense[rows, columns], (rows, columns), extents)
 
 
 def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None) -> Any:
-    """A matrix of ``data`` and ``positions``, as far as they can be checked."""
+    """Return a matrix of ``data`` and ``positions``, after checks.
+
+    Raises ShapeError or ArgumentError for arrays that are not vectors of fitting
+    lengths, or positions that are not integers. Values are not checked. Without
+    ``shape``, it is the smallest that has all positions.
+    """
     name = cls.__name__
     data, first, second = (_array(x) for x in (data, *positions))
     types = [ops.type_of_operand(name, x) for x in (data, first, second)]
@@ -362,21 +406,25 @@ def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None)
             user_location(),
         )
     shape = shape or _smallest(cls, first, second)
-    rows = shape[0] if cls is CSR else shape[1]
-    if cls is not COO and types[2].shape != (rows + 1,):
+    lines = shape[0] if cls is CSR else shape[1]
+    if cls is not COO and types[2].shape != (lines + 1,):
         raise ShapeError(
-            f"{name}: a matrix {shape} has pointers ({rows + 1},), not {types[2]}",
+            f"{name}: a matrix {shape} has pointers ({lines + 1},), not {types[2]}",
             user_location(),
         )
     return _made(cls, data, (first, second), shape)
 
 
 def _names(cls: type[_Format]) -> tuple[str, str]:
+    """Return the names of the two index arrays, for errors."""
     return ("row", "col") if cls is COO else ("indices", "indptr")
 
 
 def _smallest(cls: type[_Format], first: Array, second: Array) -> Shape:
-    """The smallest shape that has all positions, ``first`` and ``second``."""
+    """Return the smallest shape that has all positions, ``first`` and ``second``.
+
+    The positions must be known.
+    """
     values = structure.all_known("the shape of a sparse matrix", first, second)
     extent = int(values[0].max(initial=-1)) + 1
     if cls is COO:

@@ -25,7 +25,10 @@ _MODES = ("forward", "reverse", None)
 
 
 class Colouring(NamedTuple):
-    """A number for each column, which differs for columns that share a row."""
+    """Numbers of columns, which differ for columns that share a row.
+
+    ``colours`` (n,) has the number of each column, from 0 to ``total`` - 1.
+    """
 
     colours: Positions
     total: int
@@ -34,8 +37,9 @@ class Colouring(NamedTuple):
 def colour_columns(pattern: Any) -> Colouring:
     """Colour the columns of a sparsity pattern greedily, the fullest column first.
 
-    ``pattern`` is a sparse or dense matrix. Its stored or nonzero entries count. The
-    number of colours is at least the number of entries in the fullest row.
+    Columns that share a row get different colours. ``pattern`` is a sparse or dense
+    matrix. Its stored or nonzero entries count. The number of colours is at least the
+    number of entries in the fullest row.
 
     >>> tridiagonal = np.eye(9) + np.eye(9, k=1) + np.eye(9, k=-1)
     >>> colours, total = colour_columns(tridiagonal)
@@ -54,7 +58,7 @@ def jacobian(
     *,
     mode: str | None = None,
 ) -> Callable[..., CSR]:
-    """A function that computes the Jacobian of ``function`` as a ``CSR`` matrix.
+    """Return a function that computes the Jacobian of ``function`` as ``CSR``.
 
     It computes one directional derivative for each colour of the pattern. A banded
     matrix of any size has as many colours as its bandwidth. Entries outside the pattern
@@ -99,11 +103,12 @@ def jacobian(
         forward = by_columns is not None
     colouring = by_columns if forward else by_rows
     assert colouring is not None
+    # Row c of ``seeds`` is true for the columns (or rows) of colour c.
     seeds = np.arange(colouring.total)[:, None] == colouring.colours
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> CSR:
-        """The Jacobian at these arguments, by one derivative for each colour."""
+        """Compute the Jacobian at these arguments, one derivative for each colour."""
         x = args[argnum]
         dtype = leaf_type(x).dtype
         if leaf_type(x).shape != pattern.shape[1:]:
@@ -121,9 +126,11 @@ def jacobian(
             )
 
         def alone(x: Any) -> Any:
+            """Call the function with another argument number ``argnum``."""
             return function(*args[:argnum], x, *args[argnum + 1 :])
 
-        # (colours, m) or (colours, n): the entries of all columns, or rows, of a colour
+        # ``products``, (colours, m) or (colours, n), has the entries of all columns, or
+        # rows, of a colour. Entry (i, j) is at [colour of j, i], or [colour of i, j].
         if forward:
             along = vmap(lambda seed: _checked(jvp(alone, (x,), (seed,))[1], pattern))
             products = along(seeds.astype(dtype))
@@ -139,7 +146,10 @@ def jacobian(
 
 
 def _checked(value: Any, pattern: CSR) -> Any:
-    """``value``; ShapeError unless it has as many elements as the pattern has rows."""
+    """Return ``value``, a result of the function or its tangent.
+
+    Raises ShapeError unless it has as many elements as the pattern has rows.
+    """
     if leaf_type(value).shape != pattern.shape[:1]:
         raise ShapeError(
             f"jacobian: the pattern {pattern.shape} is for results "
@@ -150,7 +160,10 @@ def _checked(value: Any, pattern: CSR) -> Any:
 
 
 def pattern_of(given: Any) -> CSR:
-    """The pattern as a CSR matrix whose positions are NumPy arrays."""
+    """Convert a sparse or dense matrix to a CSR matrix of True at its entries.
+
+    The positions are NumPy arrays; AbstractValueError if they are traced.
+    """
     matrix = given.tocoo() if isinstance(given, SparseArray) else COO(given)
     rows, columns = structure.all_known("a sparsity pattern", *matrix.positions)
     ones = np.ones(len(rows), np.bool_)
@@ -161,16 +174,22 @@ def pattern_of(given: Any) -> CSR:
 def _coloured(
     across: Positions, row_starts: Positions, down: Positions, starts: Positions
 ) -> Colouring:
-    """Columns ``across`` rows, and rows ``down`` columns, with where each begins."""
+    """Colour columns greedily, the fullest first, with the smallest free colour.
+
+    ``across`` and ``row_starts`` are the CSR arrays (columns of each row, and where
+    each row begins), and ``down`` and ``starts`` the CSC arrays (rows of each column,
+    and where each column begins).
+    """
     count = len(starts) - 1
     colours = np.full(count, -1, np.int64)
-    # The column for which a colour was last found taken.
+    # For each colour, the last column whose neighbours were found to have it.
     taken = np.full(count + 1, -1, np.int64)
     total = 0
     for column in np.argsort(-np.diff(starts), kind="stable"):
         rows = down[starts[column] : starts[column + 1]]
-        near = across[structure.row_entries(row_starts, rows)]
-        used = colours[near]
+        # The columns that share one of these rows.
+        neighbours = across[structure.row_entries(row_starts, rows)]
+        used = colours[neighbours]
         taken[used[used >= 0]] = column
         colour = int(np.argmax(taken[: total + 1] != column))
         colours[column] = colour

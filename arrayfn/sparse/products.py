@@ -25,8 +25,9 @@ Indices = tuple[Array, Array]
 Shape = tuple[int, int]
 
 TRANSPOSED: Final = {"csr": "csc", "csc": "csr", "coo": "coo"}
-"""The format that the arrays of a matrix are in, taken as its transpose."""
+"""{format of a matrix: format of the transpose, which has the same arrays}"""
 
+# The dtypes of products that SciPy computes.
 _SCIPYS: Final = (
     dtypes.float32,
     dtypes.float64,
@@ -36,13 +37,15 @@ _SCIPYS: Final = (
 
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
-    """The format and indices of the transpose; its data are the same."""
+    """Return the format and indices of the transpose; its data are the same."""
     first, second = indices
     return TRANSPOSED[format], (second, first) if format == "coo" else indices
 
 
 def expanded(pointers: Any, count: int) -> Array:
-    """The number of the row of each of ``count`` entries; past all rows it is the last.
+    """Return the row number of each of ``count`` entries, from CSR row pointers.
+
+    Entries behind the end of the last row get the number of rows, which is outside.
 
     >>> expanded(np.array([0, 2, 2, 3]), 4)
     array([0, 0, 2, 3])
@@ -52,13 +55,14 @@ def expanded(pointers: Any, count: int) -> Array:
         lengths = np.diff(pointers)
         inside = np.repeat(np.arange(rows, dtype=pointers.dtype), lengths)[:count]
         return np.pad(inside, (0, count - len(inside)), constant_values=rows)
+    # Count the rows that end at each entry; the sum of the counts is the row.
     ends = anp.zeros(count + 1, pointers.dtype)
     ends = anp.at(ends)[pointers[1:]].add(1, mode="drop")
     return anp.cumsum(ends, dtype=pointers.dtype)[:count]
 
 
 def coordinates(format: str, indices: Indices, count: int) -> Indices:
-    """The row and the column of each of ``count`` entries.
+    """Return the row and the column of each of ``count`` entries.
 
     ``indices`` are the position arrays of the ``format``, "csr", "csc" or "coo".
     """
@@ -70,12 +74,19 @@ def coordinates(format: str, indices: Indices, count: int) -> Indices:
 
 
 def inside(positions: Array, extent: int) -> Array:
-    """``positions``, with negative ones outside too: they do not count from the end."""
+    """Replace negative ``positions`` by ``extent``, so that they are outside too.
+
+    Otherwise NumPy's indexing would count them from the end.
+    """
     return anp.where(positions < 0, extent, positions)
 
 
 def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -> Array:
-    """The product of a sparse matrix (m, n) with x, (n,) or (n, k)."""
+    """Multiply a sparse matrix (m, n) by x, (n,) or (n, k).
+
+    ``data`` and ``indices`` are the arrays of the ``format``. Raises ShapeError for
+    other shapes of x.
+    """
     type = ops.type_of_operand("matmul", x)
     if type.ndim not in (1, 2) or type.shape[0] != shape[1]:
         raise ShapeError(
@@ -85,6 +96,7 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
         )
     (data, x), _, dtype = ops.promoted("matmul", (data, x))
     operands = (data, *indices, x)
+    # Known arrays on the host: compute at once, by SciPy if it has the dtype.
     if not is_staged(operands) and not device_of(operands):
         if dtype in _SCIPYS:
             return in_scipy(format, data, *indices, shape) @ x
@@ -93,14 +105,22 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
         return sparse_product(data, indices, x, format=format, shape=shape)
 
     def forward(matrix: Any, x: Array) -> Array:
+        """Multiply by the matrix."""
         data, indices = matrix
         return sparse_product(data, indices, x, format=format, shape=shape)
 
     def backward(matrix: Any, y: Array) -> Array:
+        """Multiply by the transposed matrix: the transpose for reverse mode."""
         data, indices = matrix
-        turned, exchanged = transposed(format, indices)
-        there = shape[1], shape[0]
-        return sparse_product(data, exchanged, y, format=turned, shape=there)
+        transposed_format, transposed_indices = transposed(format, indices)
+        transposed_shape = shape[1], shape[0]
+        return sparse_product(
+            data,
+            transposed_indices,
+            y,
+            format=transposed_format,
+            shape=transposed_shape,
+        )
 
     return lax.linear_call(forward, backward, (data, indices), x)
 
@@ -109,11 +129,13 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
 def sparse_product(
     data: Array, indices: Indices, x: Array, format: str, shape: Shape
 ) -> Array:
-    """The product of a sparse matrix, of ``data`` and ``indices``, with x.
+    """Multiply a sparse matrix, of ``data`` and ``indices``, by x, (n,) or (n, k).
 
-    Entries whose row or column is outside of the matrix count as 0.
+    The arrays are those of the ``format``, and ``shape`` is (m, n). Entries whose row
+    or column is outside of the matrix count as 0.
     """
     rows, columns = coordinates(format, indices, data.shape[0])
+    # Gather x at the columns, multiply by the entries, and add up at the rows.
     across = inside(columns, shape[1])
     terms = anp.at(x)[across].get(mode="fill", fill_value=0)
     terms = (data if x.ndim == 1 else data[:, None]) * terms
@@ -124,16 +146,18 @@ def sparse_product(
 def in_scipy(
     format: str, data: Array, first: Array, second: Array, shape: Shape
 ) -> Any:
-    """SciPy's matrix of NumPy arrays, without the entries outside of ``shape``.
+    """Return SciPy's matrix of NumPy arrays, without the entries outside of ``shape``.
 
     ``data``, ``first`` and ``second`` are the entries and their position arrays in
-    ``format``.
+    ``format``. If entries are outside, the result is SciPy's COO. Raises ArgumentError
+    for pointers that do not ascend.
     """
     from scipy import sparse
 
     if format == "coo":
         bounds = ((first, shape[0]), (second, shape[1]))
     else:
+        # Columns (axis 1) of CSR, rows (axis 0) of CSC.
         extent = shape[format == "csr"]
         bounds = ((first, extent),)
         ends = int(second[0]), int(second[-1])
@@ -148,12 +172,14 @@ def in_scipy(
         arrays = (data, given) if given else (data, first, second)
         return getattr(sparse, f"{format}_array")(arrays, shape=shape)
     rows, columns = coordinates(format, (first, second), len(data))
-    kept = (rows >= 0) & (rows < shape[0]) & (columns >= 0) & (columns < shape[1])
-    return sparse.coo_array((data[kept], (rows[kept], columns[kept])), shape=shape)
+    is_inside = (rows >= 0) & (rows < shape[0]) & (columns >= 0) & (columns < shape[1])
+    return sparse.coo_array(
+        (data[is_inside], (rows[is_inside], columns[is_inside])), shape=shape
+    )
 
 
 def _are_within(positions: Array, extent: int) -> bool:
-    """Whether all positions are from 0 to ``extent`` - 1."""
+    """Return whether all positions are from 0 to ``extent`` - 1."""
     if not len(positions):
         return True
     # Negative numbers are the largest ones of the unsigned type.

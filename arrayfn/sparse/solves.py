@@ -1,7 +1,7 @@
 """Sparse systems solved directly: by SciPy's SuperLU on a CPU, by cuDSS on a GPU.
 
 The factors of the last few matrices are kept: the systems of derivatives, and others
-with the same matrix, take substitutions alone.
+with the same matrix, need only substitutions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from arrayfn.sparse.products import in_scipy
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type
 
 _ORDERINGS: Final = (None, "NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
-_KEPT: Final = 4
+_KEPT: Final = 4  # matrices
 
 
 class _Factored(NamedTuple):
-    """A matrix by columns, and its factors."""
+    """A CSC matrix (data, indices, indptr), SuperLU's ordering, and the factors."""
 
     arrays: tuple[np.ndarray[Any, Any], ...]
     ordering: str | None
@@ -44,15 +44,23 @@ class _Factored(NamedTuple):
 
 
 class Factors:
-    """The factors of the matrices that were last solved with, of this process."""
+    """A cache of the LU factors of the last ``kept`` matrices, for this process.
+
+    ``computed`` counts factorizations.
+    """
 
     def __init__(self, kept: int = _KEPT) -> None:
+        """Create an empty cache for the last ``kept`` matrices."""
         self.computed = 0
         self._kept: deque[_Factored] = deque(maxlen=kept)
         self._lock = threading.Lock()
 
     def of(self, arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
-        """SuperLU's factors of a CSC matrix: those of an equal one, if kept."""
+        """Return SuperLU's factors of a CSC matrix (data, indices, indptr).
+
+        They come from the cache if it has an equal matrix with the same ``ordering``.
+        Otherwise they are computed, and stored with a copy of the arrays.
+        """
         with self._lock:
             for known in self._kept:
                 if known.ordering == ordering and all(
@@ -128,12 +136,15 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     matrix = A.with_data(anp.astype(data, dtype))
     matrix = matrix.tocsc() if matrix.format == "coo" else matrix
     first, second = matrix.positions
-    by_rows = (
-        matrix.format == "csr"
-    )  # the arrays are those of the transpose, by columns
+    # The arrays of CSR are those of the transpose in CSC.
+    by_rows = matrix.format == "csr"
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
-        """What solves systems with the matrix, or with its transpose."""
+        """Return a function that solves with the matrix, or its transpose.
+
+        The arrays of CSR are those of the transpose in CSC, so for CSR the request is
+        exchanged. ``sparse_solve`` has right-hand sides in rows.
+        """
         return lambda _, b: (
             sparse_solve(
                 matrix.data,
@@ -160,10 +171,11 @@ def sparse_solve(
     ordering: str | None,
     transposed: bool,
 ) -> Array:
-    """The solution for a CSC matrix, or for its transpose.
+    """Solve a system with a CSC matrix, or with its transpose if ``transposed``.
 
-    The matrix is ``data``, ``indices`` and ``indptr``. ``b`` is a vector, or has a
-    right-hand side in each row; ``ordering`` is SuperLU's of columns.
+    The matrix is ``data``, ``indices`` and ``indptr``. ``b`` (n,) or (k, n) is a
+    vector, or has a right-hand side in each row, and so has the result. ``ordering`` is
+    SuperLU's of columns. The body calls SuperLU on the host.
     """
     type = leaf_type(b)
     return pure_callback(
@@ -179,16 +191,17 @@ def _solutions(
 ) -> np.ndarray[Any, Any]:
     """Solve for matrices and right-hand sides with mapped axes in front.
 
-    With ``transposed`` systems are of the matrices' transposes. Axes of extent 1 are
-    for all members. Right-hand sides of one matrix are solved for together.
+    ``arrays`` are data, indices, indptr and b. With ``transposed`` the systems have the
+    transposed matrices. An axis of extent 1 is the same for all members of the map. If
+    all share one matrix, their right-hand sides are solved in one call.
     """
     *matrix, b = arrays
     axes = matrix[0].ndim - 1
-    turned = "T" if transposed else "N"
+    trans = "T" if transposed else "N"
     if all(x.shape[:axes] == (1,) * axes for x in matrix):
         data, indices, indptr = (x.reshape(x.shape[axes:]) for x in matrix)
         sides = b.reshape(-1, b.shape[-1]).T
-        x = FACTORS.of((data, indices, indptr), ordering).solve(sides, turned)
+        x = FACTORS.of((data, indices, indptr), ordering).solve(sides, trans)
         return np.ascontiguousarray(x.T).reshape(b.shape)
     lead = np.broadcast_shapes(*(x.shape[:axes] for x in arrays))
     out = np.empty((*lead, *b.shape[axes:]), b.dtype)
@@ -196,20 +209,23 @@ def _solutions(
     for member in np.ndindex(lead):
         data, indices, indptr, side = (x[member] for x in whole)
         factors = FACTORS.of((data, indices, indptr), ordering)
-        out[member] = factors.solve(np.ascontiguousarray(side.T), turned).T
+        out[member] = factors.solve(np.ascontiguousarray(side.T), trans).T
     return out
 
 
 class _Singular:
-    """In the place of the factors of a singular matrix."""
+    """A substitute for the factors of a singular matrix."""
 
     def solve(self, b: Any, turned: str) -> Any:
-        """NaN."""
+        """Return NaN in the shape of ``b``."""
         return np.full_like(b, np.nan)
 
 
 def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
-    """SciPy's factors of a CSC matrix; factors that give NaN if it is singular."""
+    """Return SuperLU's factors of a CSC matrix.
+
+    A singular matrix gives a warning, and factors whose solutions are NaN.
+    """
     from scipy.sparse.linalg import splu
 
     n = len(arrays[2]) - 1
@@ -225,6 +241,8 @@ def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
 
 def factorized(A: SparseArray) -> Callable[[Any], Array]:
     """Return a function that solves A x = b for right-hand sides b; see ``spsolve``.
+
+    The function finds the factors of A in the cache of ``spsolve``.
 
     >>> from arrayfn.sparse import CSR
     >>> solve = factorized(CSR(np.array([[2.0, 0.0], [1.0, 4.0]])))

@@ -12,8 +12,9 @@ def vq(
 ) -> tuple[Array, Array]:
     """Find the nearest row of ``code_book`` (m, d) for each row of ``obs`` (n, d).
 
-    Returns the indices of these rows (int64) and the Euclidean distances.
-    ``check_finite`` has no effect.
+    Returns the indices of the nearest rows, int64 (n,), and the Euclidean distances to
+    them (n,). Vectors ``obs`` (n,) and ``code_book`` (m,) count as matrices of one
+    column. Other shapes raise ShapeError. ``check_finite`` has no effect.
 
     >>> import numpy as np
     >>> vq(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]]))
@@ -33,8 +34,8 @@ def vq(
             f"vq: points of {points.shape[1]} numbers and codes of {codes.shape[1]}",
             user_location(),
         )
-    apart = anp.sum((points[:, None] - codes) ** 2, -1)
-    nearest = anp.argmin(apart, -1)
+    squared_distances = anp.sum((points[:, None] - codes) ** 2, -1)
+    nearest = anp.argmin(squared_distances, -1)
     chosen = anp.take(codes, nearest, 0, mode="clip")
     return nearest, anp.sqrt(anp.sum((points - chosen) ** 2, -1))
 

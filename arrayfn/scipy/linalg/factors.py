@@ -39,10 +39,10 @@ def cholesky(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """The factor U with a = U^H U, or L with a = L L^H for ``lower``.
+    """Return the Cholesky factor U with a = U^H U, or with ``lower`` L with a = L L^H.
 
-    ``a`` must be Hermitian. Its lower triangle is read with ``lower``, otherwise the
-    upper one.
+    ``a`` (..., n, n) must be Hermitian. Its lower triangle is read with ``lower``,
+    otherwise the upper one.
 
     >>> cholesky(np.array([[4.0, 2.0], [7.0, 5.0]]))
     array([[2., 1.],
@@ -58,7 +58,7 @@ def cho_factor(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, bool]:
-    """The pair of the factor ``cholesky(a, lower)`` and ``lower``.
+    """Return the pair of the factor ``cholesky(a, lower)`` and ``lower``.
 
     The other triangle of the factor has zeros.
     """
@@ -71,7 +71,7 @@ def cho_solve(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """Solve a x = b with the result of ``cho_factor(a)``.
+    """Solve a x = b with the result of ``cho_factor(a)``, for b (n,) or (..., n, k).
 
     >>> a = np.array([[4.0, 2.0], [2.0, 5.0]])
     >>> cho_solve(cho_factor(a), np.array([6.0, 7.0]))
@@ -80,10 +80,16 @@ def cho_solve(
     factor, lower = c_and_lower
     factor, b = m.together("cho_solve", factor, b)
     m.check_square("cho_solve", factor.shape)
-    first, second = (0, 2) if lower else (2, 0)
+    first_op, second_op = (0, 2) if lower else (2, 0)
 
     def by_factor(c: Array, b: Array) -> Array:
-        return solve_triangular(c, solve_triangular(c, b, first, lower), second, lower)
+        """Solve with the triangular factor c and with its adjoint.
+
+        c^H comes second if c is L, and first if c is U.
+        """
+        return solve_triangular(
+            c, solve_triangular(c, b, first_op, lower), second_op, lower
+        )
 
     return with_sides("cho_solve", factor, b, by_factor)
 
@@ -148,6 +154,7 @@ def solve_triangular(
     op = _operation(trans)
 
     def substitute(a: Array, b: Array) -> Array:
+        """Solve op(a) x = b for matrices with equal leading axes."""
         return lax_linalg.triangular_solve(
             a,
             b,
@@ -162,7 +169,10 @@ def solve_triangular(
 
 
 def _operation(trans: int | str) -> int:
-    """LAPACK's number of ``trans``: 0 for none, 1 transposed, 2 conjugated too."""
+    """Return LAPACK's number of ``trans``.
+
+    It is 0 for none, 1 for the transpose, and 2 for the conjugate transpose.
+    """
     if trans not in (0, 1, 2, "N", "T", "C"):
         raise ArgumentError(
             f"trans must be 0, 1, 2, 'N', 'T' or 'C', not {trans!r}", user_location()
@@ -173,7 +183,11 @@ def _operation(trans: int | str) -> int:
 def lu_factor(
     a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """The LU factors of ``a`` in one matrix, and the pivots of the row swaps."""
+    """Return the LU factors of ``a`` in one matrix, and the pivots of the row swaps.
+
+    L, without its unit diagonal, is below the diagonal of the matrix. Row i is swapped
+    with row pivots[i], for ascending i.
+    """
     factors, pivots, _ = lax_linalg.lu(a)
     return factors, pivots
 
@@ -200,12 +214,15 @@ def lu_solve(
     op = _operation(trans)
 
     def by_factors(lu: Array, b: Array) -> Array:
+        """Solve op(P L U) x = b, for L and U in one matrix ``lu``."""
         batch = b.shape[:-2]
         places = broadcast_to(order, (*batch, order.shape[-1]))[..., None]
         lower: dict[str, Any] = {"lower": True, "unit_diagonal": True}
         if op == 0:
+            # Permute b, then solve with L and U.
             y = solve_triangular(lu, take_along_axis(b, places, -2), **lower)
             return solve_triangular(lu, y)
+        # The factors of the transpose come in reverse order, and P is inverted last.
         y = solve_triangular(lu, solve_triangular(lu, b, op), op, **lower)
         return take_along_axis(y, _inverse(places), -2)
 
@@ -213,11 +230,14 @@ def lu_solve(
 
 
 def _inverse(places: Array) -> Array:
-    """The inverse of the permutations ``places``, (..., n, 1)."""
+    """Return the inverse (..., n, 1), int32, of each permutation ``places``.
+
+    ``is_at[..., i, j]`` says whether places[j] = i, and then the inverse of i is j.
+    """
     n = places.shape[-2]
-    found = matrix_transpose(places) == arange(n, dtype=places.dtype)[:, None]
+    is_at = matrix_transpose(places) == arange(n, dtype=places.dtype)[:, None]
     columns = arange(n, dtype=np.int32)
-    return (found * columns).sum(axis=-1, keepdims=True).astype(np.int32)
+    return (is_at * columns).sum(axis=-1, keepdims=True).astype(np.int32)
 
 
 def lu(
@@ -226,7 +246,7 @@ def lu(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> tuple[Array, ...]:
-    """P, L and U with a = P L U; with ``permute_l``, P L and U.
+    """Return P, L and U with a = P L U; with ``permute_l``, return P L and U.
 
     >>> p, l, u = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> p @ l @ u
@@ -241,6 +261,7 @@ def lu(
     lower = tril(lower, -1) + m.identities(lower)
     upper = triu(factors[..., :k, :])
     places = arange(rows, dtype=order.dtype)[:, None]
+    # a[order] = L U: row j of L U is row order[j] of a, so P[order[j], j] = 1.
     p = (places == order[..., None, :]).astype(a.dtype)
     return (matmul(p, lower), upper) if permute_l else (p, lower, upper)
 
@@ -256,7 +277,7 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Q and R with a = Q R.
+    """Return Q and R with a = Q R.
 
     Mode "economic" gives min(m, n) columns of Q, and mode "r" gives only R. With
     ``pivoting``, the result also has the order (..., n) of columns, and a[..., order] =
@@ -280,10 +301,10 @@ def qr_multiply(
     overwrite_a: bool = False,
     overwrite_c: bool = False,
 ) -> tuple[Array, ...]:
-    """For a = Q R, the product c Q and R; in mode "left", Q c and R.
+    """Factor a = Q R, and return c Q and R; in mode "left", return Q c and R.
 
-    Q has min(m, n) columns. With ``pivoting``, the result also has the order of
-    columns; see ``qr``.
+    Q has min(m, n) columns, and is conjugated with ``conjugate``. With ``pivoting``,
+    the result also has the order of columns; see ``qr``.
     """
     if mode not in ("left", "right"):
         raise ArgumentError(
@@ -304,18 +325,20 @@ def svd(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """U, the singular values s, and V^H, with a = U diag(s) V^H.
+    """Return U, the singular values s, and V^H, with a = U diag(s) V^H.
 
-    With ``compute_uv=False``, the result is s alone.
+    With ``compute_uv=False``, return only s. Without ``full_matrices``, U and V have
+    min(m, n) columns.
     """
     return lax_linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
 
 
 @also_takes("method", "eps", "max_iterations")
 def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
-    """U with orthonormal columns (or rows), and Hermitian P, with a = U P.
+    """Return U with orthonormal columns (or rows), and Hermitian P, with a = U P.
 
-    With ``side="left"``, a = P U.
+    With ``side="left"``, a = P U. Both come from the singular value decomposition W s
+    V^H: U = W V^H, and P = V s V^H (or W s W^H for "left").
     """
     if side not in ("right", "left"):
         raise ArgumentError(
@@ -341,26 +364,30 @@ def eigh(
     *,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """The ascending eigenvalues and the eigenvectors of Hermitian ``a``.
+    """Return the ascending eigenvalues and the eigenvectors of Hermitian ``a``.
 
     With b, the eigenvalues w and eigenvectors v solve a v = w b v. b must be positive
     definite, and its Cholesky factor reduces the problem to one without b. The lower
     triangles are read with ``lower``, otherwise the upper ones. ``subset_by_index`` has
-    the first and the last index (inclusive) of the eigenvalues to return.
+    the first and the last index (inclusive) of the eigenvalues to return. With
+    ``eigvals_only``, return no eigenvectors.
     """
-    found = _eigh(a, b, lower, eigvals_only)
+    result = _eigh(a, b, lower, eigvals_only)
     if subset_by_index is None:
-        return found
+        return result
     first, last = subset_by_index
     chosen = builtins.slice(first, last + 1)
     if eigvals_only:
-        return found[..., chosen]
-    w, v = found
+        return result[..., chosen]
+    w, v = result
     return w[..., chosen], v[..., chosen]
 
 
 def _eigh(a: ArrayLike, b: ArrayLike | None, lower: bool, eigvals_only: bool) -> Any:
-    """Eigenvalues, and eigenvectors unless ``eigvals_only``, of a v = w b v."""
+    """Return eigenvalues, and eigenvectors unless ``eigvals_only``, of a v = w b v.
+
+    With b = L L^H, the problem becomes L^-1 a L^-H u = w u for u = L^H v.
+    """
     a = m.from_triangle(m.square("eigh", a), lower)
     if b is None:
         if eigvals_only:
@@ -385,7 +412,10 @@ def eigvalsh(
     *,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Array:
-    """The eigenvalues of ``eigh`` with the same arguments."""
+    """Return the ascending eigenvalues of Hermitian ``a``, of a v = w b v with b.
+
+    The arguments are those of ``eigh``.
+    """
     return eigh(a, b, lower, eigvals_only=True, subset_by_index=subset_by_index)
 
 
@@ -397,11 +427,13 @@ def eigh_tridiagonal(
     select: str = "a",
     select_range: tuple[int, int] | None = None,
 ) -> Any:
-    """The ascending eigenvalues and the eigenvectors of a real tridiagonal matrix.
+    """Return the ascending eigenvalues and the eigenvectors of a tridiagonal matrix.
 
-    d (n,) is its diagonal, and e (n - 1,) is both its subdiagonal and its
-    superdiagonal. With ``select="i"``, ``select_range`` has the first and the last
-    index (inclusive) of the eigenvalues to return.
+    The matrix is real. d (n,) is its diagonal, and e (n - 1,) is both its subdiagonal
+    and its superdiagonal. With ``select="i"``, ``select_range`` has the first and the
+    last index (inclusive) of the eigenvalues to return. With ``eigvals_only``, return
+    no eigenvectors. Raises ShapeError for other shapes, and ArgumentError for another
+    ``select``.
 
     >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
     >>> eigh_tridiagonal(d, e, eigvals_only=True)
@@ -430,10 +462,10 @@ def eigh_tridiagonal(
 
 @also_takes("lwork", "overwrite_a", "check_finite")
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
-    """T and unitary Z with a = Z T Z^H.
+    """Return the Schur form T and unitary Z with a = Z T Z^H, for a (..., n, n).
 
     T is triangular for ``output="complex"``. For "real", T has a block of two rows for
-    each pair of conjugate eigenvalues.
+    each pair of conjugate eigenvalues. Another ``output`` raises ArgumentError.
     """
     if output not in ("real", "complex"):
         raise ArgumentError(f"output must be 'real' or 'complex', not {output!r}")
@@ -450,7 +482,11 @@ def hessenberg(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """The Hessenberg form H, and with ``calc_q`` also unitary Q with a = Q H Q^H."""
+    """Return the Hessenberg form H; with ``calc_q`` also unitary Q, a = Q H Q^H.
+
+    LAPACK's gehrd leaves the Householder vectors below the subdiagonal. Their product
+    acts on all rows but the first, so Q has the first row and column of the identity.
+    """
     a = m.square("hessenberg", a)
     n = a.shape[-1]
     reduced, taus = lax_linalg.hessenberg(a)
@@ -475,9 +511,10 @@ def expm_frechet(
     compute_expm: bool = True,
     check_finite: bool = True,
 ) -> Any:
-    """The exponential of A, and its derivative in the direction E.
+    """Return the exponential of A and its derivative in the direction E.
 
-    ``method`` and ``check_finite`` have no effect.
+    With ``compute_expm=False``, return only the derivative. ``method`` and
+    ``check_finite`` have no effect.
     """
     a, e = m.together("expm_frechet", A, E)
     value, derivative = jvp(linalg.expm, (a,), (e,))

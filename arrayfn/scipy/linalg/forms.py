@@ -25,7 +25,7 @@ from arrayfn.numpy.manipulation import (
 
 
 def block_diag(*arrs: ArrayLike) -> Array:
-    """The matrix with these matrices along its diagonal; a vector is a row.
+    """Return the matrix with ``arrs`` along its diagonal; a vector counts as one row.
 
     >>> block_diag(np.array([[1, 2]]), 3)
     array([[1, 2, 0],
@@ -47,7 +47,10 @@ def block_diag(*arrs: ArrayLike) -> Array:
 
 
 def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
-    """``x`` as vectors (..., n); ShapeError if n is less than ``minimum``."""
+    """Return ``x`` as vectors (..., n).
+
+    Errors call the function ``name``. Raises ShapeError if n is less than ``minimum``.
+    """
     value = atleast_1d(asarray(x))
     if value.shape[-1] < minimum:
         raise ShapeError(
@@ -59,7 +62,7 @@ def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
 
 
 def _joined(name: str, *parts: Array) -> Array:
-    """Join vectors (..., n); the leading axes broadcast.
+    """Concatenate vectors (..., n) along the last axis; the leading axes broadcast.
 
     Errors call the function ``name``.
     """
@@ -69,7 +72,7 @@ def _joined(name: str, *parts: Array) -> Array:
 
 
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, first row r, and equal elements on diagonals.
+    """Return the matrix with first column c, first row r, and equal diagonals.
 
     r is conj(c) by default, and its first element is ignored. c is (..., m), and r is
     (..., n). The leading axes broadcast.
@@ -81,13 +84,15 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """
     column = vectors("toeplitz", c, 0)
     row = conj(column) if r is None else vectors("toeplitz", r, 0)
+    # The diagonals from the lowest to the highest: c reversed, then r without r[0].
+    # Row i, column j reads element m - 1 - i + j.
     values = _joined("toeplitz", column[..., ::-1], row[..., 1:])
     extents = column.shape[-1], row.shape[-1]
     return values[..., np.arange(extents[0])[::-1, None] + np.arange(extents[1])]
 
 
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, last row r, and equal elements on antidiagonals.
+    """Return the matrix with first column c, last row r, and equal antidiagonals.
 
     r is zero by default. c is (..., m), and r is (..., n). The leading axes broadcast
     (in SciPy from 1.19 on).
@@ -97,17 +102,19 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
            [2, 3, 0],
            [3, 0, 0]])
     """
+    # A Python number c takes the dtype of r.
     if ops.is_number(c) and r is not None:
         c = asarray(c, dtype=ops.common_dtype("hankel", (c, asarray(r))))
     column = vectors("hankel", c)
     row = zeros_like(column) if r is None else vectors("hankel", r)
+    # Row i, column j reads element i + j of c followed by r without r[0].
     values = _joined("hankel", column, row[..., 1:])
     extents = column.shape[-1], row.shape[-1]
     return values[..., np.arange(extents[0])[:, None] + np.arange(extents[1])]
 
 
 def circulant(c: ArrayLike) -> Array:
-    """The matrix whose column k is c shifted cyclically by k rows.
+    """Return the matrix whose column k is c (..., n) shifted cyclically by k rows.
 
     >>> circulant(np.array([1, 2, 3]))
     array([[1, 3, 2],
@@ -120,7 +127,10 @@ def circulant(c: ArrayLike) -> Array:
 
 
 def companion(a: ArrayLike) -> Array:
-    """The matrix whose eigenvalues are the roots of the polynomial a.
+    """Return the matrix whose eigenvalues are the roots of the polynomial a (..., n).
+
+    a has the highest power first, and its first element is not 0. The matrix has -a[1:]
+    / a[0] in its first row and ones below the diagonal.
 
     >>> companion(np.array([1.0, -10.0, 31.0, -30.0]))
     array([[ 10., -31.,  30.],
@@ -136,9 +146,10 @@ def companion(a: ArrayLike) -> Array:
 
 
 def leslie(f: ArrayLike, s: ArrayLike) -> Array:
-    """The Leslie matrix of fecundities f (n,) and survivals s (n - 1,).
+    """Return the Leslie matrix of fecundities f (n,) and survivals s (n - 1,).
 
-    f is the first row, and s is the subdiagonal.
+    f is the first row, and s is the subdiagonal. Leading axes broadcast. Raises
+    ShapeError for other lengths.
     """
     first, below = vectors("leslie", f), vectors("leslie", s)
     n = first.shape[-1]
@@ -154,47 +165,54 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     return concatenate([row, broadcast_to(rest, (*batch, n - 1, n))], axis=-2)
 
 
-# Constants that depend on their order alone.
+# Constants that depend only on their order.
 
 
 def hilbert(n: int) -> Array:
-    """The matrix with 1 / (i + j + 1) at [i, j]."""
+    """Return the Hilbert matrix (n, n), which has 1 / (i + j + 1) at [i, j]."""
     places = np.arange(n)
     return 1.0 / (places[:, None] + places + 1.0)
 
 
 def hadamard(n: int, dtype: type = int) -> Array:
-    """Sylvester's matrix of ones and minus ones with orthogonal rows; n is 2**k.
+    """Return Sylvester's matrix of ones and minus ones with orthogonal rows.
+
+    n is a power of 2, and the matrix doubles in size until it has n rows. Other n raise
+    ArgumentError.
 
     >>> hadamard(2)
     array([[ 1,  1],
            [ 1, -1]])
     """
+    # n & (n - 1) clears the lowest bit; powers of 2 have one bit.
     if n < 1 or n & (n - 1):
         raise ArgumentError(f"hadamard's order must be a power of 2, not {n}")
-    made = np.array([[1]], dtype)
-    while made.shape[0] < n:
-        made = np.block([[made, made], [made, -made]])
-    return made
+    matrix = np.array([[1]], dtype)
+    while matrix.shape[0] < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
 
 
 def helmert(n: int, full: bool = False) -> Array:
-    """Orthonormal contrasts (n - 1, n).
+    """Return Helmert's orthonormal contrasts (n - 1, n), in float64.
 
-    Each row compares an element with those before it. With ``full``, the row of the
-    mean comes first.
+    Before scaling, row i (from 1) has i ones and then -i, so it compares element i with
+    the mean of those before it. With ``full``, the constant row 1 / sqrt(n) comes
+    first.
     """
     if n < 1:
         raise ArgumentError(f"helmert takes n >= 1, not {n}", user_location())
     rows = np.arange(n)[:, None]
-    made = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
-    size = np.sqrt(rows * (rows + 1.0))
-    made = np.where(rows == 0, 1.0 / math.sqrt(n), made / np.where(rows == 0, 1, size))
-    return made if full else made[1:]
+    contrasts = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
+    length = np.sqrt(rows * (rows + 1.0))
+    contrasts = np.where(
+        rows == 0, 1.0 / math.sqrt(n), contrasts / np.where(rows == 0, 1, length)
+    )
+    return contrasts if full else contrasts[1:]
 
 
 def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
-    """The matrix of binomial coefficients.
+    """Return the matrix (n, n) of binomial coefficients.
 
     "lower" has comb(i, j) at [i, j], "upper" is its transpose, and "symmetric" is the
     product of the two. The numbers are uint64. With ``exact=False`` they are float64.
@@ -216,14 +234,19 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
-    """The matrix of the discrete Fourier transform, scaled as ``scale`` says."""
+    """Return the matrix (n, n) of the discrete Fourier transform.
+
+    It has exp(-2 pi i j k / n) at [j, k], divided by sqrt(n) if ``scale`` is "sqrtn",
+    and by n if it is "n". The dtype is complex128 by default.
+    """
     wanted = dtypes.complex128 if dtype is None else dtypes.canonical(dtype)
     if wanted not in dtypes.COMPLEX:
         raise DTypeError(f"dft's dtype must be complex, not {wanted}", user_location())
     if scale not in (None, "sqrtn", "n"):
         raise ArgumentError(f"dft's scale must be None, 'sqrtn' or 'n', not {scale!r}")
     places = np.arange(n)
-    made = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
+    # j k modulo n keeps the angle small, and so accurate.
+    matrix = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
     if scale is not None:
-        made = made / (math.sqrt(n) if scale == "sqrtn" else n)
-    return made.astype(wanted)
+        matrix = matrix / (math.sqrt(n) if scale == "sqrtn" else n)
+    return matrix.astype(wanted)

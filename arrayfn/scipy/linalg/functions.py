@@ -32,7 +32,7 @@ from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
 def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """``function`` of matrices, mapped over ``count`` leading axes."""
+    """Map ``function``, which takes matrices, over ``count`` leading axes by vmap."""
     for _ in range(count):
         function = vmap(function)
     return function
@@ -41,26 +41,28 @@ def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 def _by_columns(
     step: Callable[[Array, Array, Any], Array], like: Array, xs: Any
 ) -> Any:
-    """The matrix whose column j is ``step(previous columns, j, xs[j])``.
+    """Compute a matrix column by column: column j is ``step(known, j, xs[j])``.
 
-    It has the shape and dtype of ``like``.
+    ``known`` is the matrix with the columns before j, and zeros in the others. ``xs``
+    is a pytree of arrays with one row for each column. The result has the shape and
+    dtype of ``like``.
     """
     n = like.shape[-1]
 
     def next_column(known: Array, row: Any) -> Any:
-        """Put in one column."""
+        """Compute column j from ``row`` = (j, xs[j]), and insert the column."""
         j, x = row
         column = step(known, j, x)
-        here = np.arange(n, dtype=np.int32) == j
-        return where(here, column[:, None], known), None
+        is_column_j = np.arange(n, dtype=np.int32) == j
+        return where(is_column_j, column[:, None], known), None
 
     start = zeros_like(like)
-    done, _ = scan(next_column, start, (np.arange(n, dtype=np.int32), xs))
-    return done
+    matrix, _ = scan(next_column, start, (np.arange(n, dtype=np.int32), xs))
+    return matrix
 
 
 def _back(a: Array, b: Array) -> Array:
-    """x with a x = b, for the upper triangle of a."""
+    """Solve a x = b by back substitution, for the upper triangle of a."""
     return lax_linalg.triangular_solve(a, b, left_side=True)
 
 
@@ -90,10 +92,11 @@ def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _solved(a: Array, b: Array, q: Array) -> Array:
-    """The solution x of a x + x b = q, by complex Schur forms and two refinements.
+    """Solve a x + x b = q, by complex Schur forms and two steps of refinement.
 
-    It is linear in q. Derivatives treat the forms as constants. A refinement step gives
-    correct derivatives of one order more than the value that it refines.
+    The solution is linear in q. Derivatives treat the Schur forms as constants. Each
+    refinement step x += solution(q - a x - x b) makes derivatives of one more order
+    correct.
     """
     r, u = schur(stop_gradient(a), "complex")
     s, v = schur(stop_gradient(b), "complex")
@@ -102,14 +105,19 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
     unit = eye(r.shape[-1], dtype=r.dtype)
 
     def column(known: Array, j: Array, row: Any) -> Array:
-        """Column j of y, from the columns before it."""
+        """Return column j of y, from the columns before it.
+
+        It solves (r + s[j, j]) y[:, j] = sides[:, j] - y[:, :j] s[:j, j]. ``row`` has
+        column j of the sides, column j of s above the diagonal, and s[j, j].
+        """
         side, couplings, value = row
         return _back(r + value * unit, side - matmul(known, couplings))
 
     def solution(q: Array) -> Array:
-        """The solution for q, without refinement: u y v^H with r y + y s = u^H q v.
+        """Solve for the right-hand side q once: x = u y v^H with r y + y s = u^H q v.
 
-        y is computed column by column.
+        The columns of y are computed one after the other. The result is real for real
+        a.
         """
         sides = matmul(matmul(m.adjoint(u), q.astype(u.dtype)), v)
         couplings = matrix_transpose(strictly_upper_s)
@@ -125,7 +133,7 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
 
 
 def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
-    """The complex principal square root of A (..., n, n).
+    """Return the complex principal square root of A (..., n, n).
 
     A must have no negative real eigenvalues (Bjorck and Hammarling, A Schur method for
     the square root of a matrix, 1983). The root is NaN for a singular matrix without a
@@ -143,12 +151,15 @@ def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
 
 @custom_jvp
 def _root(a: Array) -> Array:
-    """The square root of a, by its Schur form; NaN where there is none."""
+    """Return the square root of a matrix from its Schur form; NaN if there is none."""
     t, z = schur(a, "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
-        """Column j of the triangular factor's root, from the columns before it."""
+        """Return column j of the triangular factor's root, from the columns before it.
+
+        ``row`` has column j of t and the root of t[j, j].
+        """
         side, root = row
         before = places < j
         # (columns before j plus root j) times column j equals the operand's column j.
@@ -163,6 +174,8 @@ def _root(a: Array) -> Array:
     # If the equation is 0 x = y there is no root.
     above = places[:, None] < places
     free = any(above & (roots[:, None] + roots == 0))
+    # The root is missing if its square differs from t by much more than rounding
+    # errors.
     limit = 1000.0 * len(places) * float(np.finfo(t.dtype).eps) * max(absolute(t))
     missing = max(absolute(matmul(root, root) - t)) > limit
     root = where(free & missing, math.nan, root)
@@ -171,6 +184,7 @@ def _root(a: Array) -> Array:
 
 @_root.defjvp
 def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Differentiate x x = a: dx solves x dx + dx x = da."""
     x = _root(*primals)
     return x, _solved(x, x, tangents[0])
 
@@ -187,6 +201,12 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
+        """Return column j of F = func(t), by Parlett's recurrence above the diagonal.
+
+        F commutes with t, so (t[:j, :j] - t[j, j]) F[:j, j] = F[:j, :j] t[:j, j] -
+        t[:j, j] F[j, j]. ``row`` has column j of t, t[j, j] and ``func(t[j, j])``.
+        ``inner`` is that system, with the identity in the other rows.
+        """
         side, value, result = row
         before = places < j
         above = where(before, side, 0)
@@ -197,20 +217,26 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
         return where(places == j, result, others)
 
     values = diagonal(t)
-    made = _by_columns(column, t, (matrix_transpose(t), values, func(values)))
-    result = matmul(matmul(z, made), m.adjoint(z))
+    triangular = _by_columns(column, t, (matrix_transpose(t), values, func(values)))
+    result = matmul(matmul(z, triangular), m.adjoint(z))
     return result if disp else (result, _error_of_function(t, values, result))
 
 
 def _error_of_function(t: Array, values: Array, result: Array) -> Array:
-    """SciPy's estimate, from the Schur form t with eigenvalues ``values``."""
+    """Estimate the relative error of ``result`` = func(a) as SciPy's ``funm`` does.
+
+    The estimate is eps / gap times the 1-norm of t above the diagonal, between eps and
+    1. t is the Schur form of a, with eigenvalues ``values``. The gap is their smallest
+    distance, or |values[0]| if that is smaller (as in SciPy). The estimate is infinite
+    if an element of the result is not finite.
+    """
     eps = float(np.finfo(t.dtype).eps)
     later = np.tri(len(values), k=-1, dtype=bool)
     gaps = where(later, absolute(values[:, None] - values), math.inf)
     nearest = minimum(absolute(values[0]), min(gaps))
     nearest = where(nearest == 0, eps, nearest)
-    size = max(sum(absolute(triu(t, 1)), axis=0))
-    error = minimum(1.0, maximum(eps, eps / nearest * size))
+    norm_above = max(sum(absolute(triu(t, 1)), axis=0))
+    error = minimum(1.0, maximum(eps, eps / nearest * norm_above))
     return where(all(isfinite(result)), error, math.inf)
 
 
@@ -219,5 +245,6 @@ def rsf2csf(
 ) -> tuple[Array, Array]:
     """Convert a real Schur form to a complex, triangular one with the same Z T Z^H."""
     t, z = m.together("rsf2csf", T, Z)
-    triangle, turned = schur(t, "complex")
-    return triangle, matmul(z.astype(turned.dtype), turned)
+    triangle, change = schur(t, "complex")
+    # t = change triangle change^H, so z change replaces z.
+    return triangle, matmul(z.astype(change.dtype), change)

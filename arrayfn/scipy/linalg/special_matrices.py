@@ -1,6 +1,6 @@
 """SciPy's special matrices.
 
-Functions of arrays are traced; matrices that depend on a number alone are constants.
+Functions of arrays are traced; matrices that depend only on a number are constants.
 Sources: Higham, The Test Matrix Toolbox for MATLAB (1995); SciPy's documentation.
 """
 
@@ -30,15 +30,18 @@ __all__ = [
 
 
 def fiedler(a: ArrayLike) -> Array:
-    """The matrix of the distances |a_i - a_j|, of a (..., n)."""
+    """Return the matrix of the distances |a_i - a_j|, for a (..., n)."""
     a = vectors("fiedler", a, 0)
     return absolute(subtract(a[..., :, None], a[..., None, :]))
 
 
 def fiedler_companion(a: ArrayLike) -> Array:
-    """The pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
+    """Return the pentadiagonal matrix whose eigenvalues are the roots of polynomial a.
 
-    a (..., n) has the highest power first. For a constant, the matrix has no elements.
+    a (..., n) has the highest power first; the matrix has n - 1 rows (Fiedler, A note
+    on companion matrices, 2003). With c = a / a[0], its diagonals hold -c[1] once on
+    the main one, and -c[2:], ones and zeros alternating on the others. For a constant
+    polynomial, the matrix has no elements.
     """
     a = vectors("fiedler_companion", a)
     if a.shape[-1] == 1:
@@ -52,28 +55,33 @@ def fiedler_companion(a: ArrayLike) -> Array:
     below = where(first, 1, where(even[: count - 1], 0, rest))
     far = np.asarray(even[: max(count - 2, 0)], a.dtype)
     result = _on_diagonal(negative(a[..., 1:2]), 0, count)
-    for place, values in {1: beside, 2: far, -1: below, -2: 1 - far}.items():
+    # Number of the diagonal, positive above the main one: its values.
+    for number, values in {1: beside, 2: far, -1: below, -2: 1 - far}.items():
         if values.shape[-1]:
-            result = result + _on_diagonal(values, place, count)
+            result = result + _on_diagonal(values, number, count)
     return result
 
 
 def _on_diagonal(values: Array, place: int, count: int) -> Array:
-    """Matrices (..., count, count) with the vectors ``values`` on a diagonal.
+    """Return matrices (..., count, count) with the vectors ``values`` on one diagonal.
 
-    ``place`` is the diagonal's number, positive above the main one.
+    ``place`` is its number, positive above the main diagonal. Zeros follow ``values``
+    that are shorter than the diagonal. All other elements are 0.
     """
     missing = count - values.shape[-1]
     pads = [(0, 0)] * (len(values.shape) - 1) + [(0, missing)]
     along = pad(values, pads)
+    # Above the main diagonal, value k is in row k; on and below it, in column k.
     spread = along[..., :, None] if place > 0 else along[..., None, :]
     return where(np.eye(count, k=place, dtype=bool), spread, 0)
 
 
 def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
-    """The matrix whose product with v of n elements is ``convolve(a, v, mode)``.
+    """Return the matrix whose product with v (n,) is ``convolve(a, v, mode)``.
 
-    a is (..., m).
+    a is (..., m), and the matrix is (..., rows, n). Element [i, j] is a[first + i - j],
+    or 0 outside of a, where ``first`` is the place in the full convolution at which
+    ``mode`` begins.
     """
     if not ops.type_of_operand("convolution_matrix", a).ndim:
         raise ShapeError(
@@ -101,26 +109,29 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
 
 
 def invhilbert(n: int, exact: bool = False) -> Array:
-    """The inverse of the Hilbert matrix, in float64.
+    """Return the inverse (n, n) of the Hilbert matrix.
 
-    Its elements are integers. With ``exact``, the result is int64, and overflow raises
-    ArgumentError.
+    Its elements are integers. The result is float64. With ``exact``, it is int64, and
+    overflow raises ArgumentError.
     """
     rows = [[_inverse_of_hilbert(n, i, j) for j in range(n)] for i in range(n)]
     return _whole("invhilbert", rows, exact)
 
 
 def _inverse_of_hilbert(n: int, i: int, j: int) -> int:
-    """Element (i, j) of the inverse of the Hilbert matrix of n rows."""
+    """Return element (i, j) of the inverse of the Hilbert matrix of n rows.
+
+    The formula is (-1)^(i+j) (i+j+1) C(n+i, n-j-1) C(n+j, n-i-1) C(i+j, i)^2.
+    """
     sign = -1 if (i + j) % 2 else 1
     ways = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1)
     return sign * (i + j + 1) * ways * math.comb(i + j, i) ** 2
 
 
 def _whole(name: str, rows: list[list[int]], exact: bool) -> Array:
-    """A matrix of integers, in int64 if ``exact``, else in float64.
+    """Convert ``rows`` of integers to a matrix: int64 if ``exact``, else float64.
 
-    Raises ArgumentError for those that int64 does not hold.
+    Raises ArgumentError, about function ``name``, for integers beyond int64.
     """
     if not exact:
         return np.array(rows, np.float64).reshape(len(rows), len(rows))
@@ -134,7 +145,11 @@ def _whole(name: str, rows: list[list[int]], exact: bool) -> Array:
 
 
 def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
-    """The inverse of ``pascal``."""
+    """Return the inverse of ``pascal(n, kind)``: int64 if ``exact``, else float64.
+
+    The inverse of the lower matrix has (-1)^(i-j) comb(i, j) at [i, j]. The inverse of
+    the symmetric one is the product of the upper and the lower inverse.
+    """
     _check_kind("invpascal", kind)
     lower = [
         [(-1) ** (i - j) * math.comb(i, j) if j <= i else 0 for j in range(n)]
@@ -152,7 +167,7 @@ def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
 
 
 def _dot(a: list[int], b: list[int]) -> int:
-    """The sum of products of Python integers, which have no limit."""
+    """Return the inner product of lists of Python integers, which cannot overflow."""
     total = 0
     for x, y in zip(a, b, strict=True):
         total += x * y
@@ -160,7 +175,7 @@ def _dot(a: list[int], b: list[int]) -> int:
 
 
 def _check_kind(name: str, kind: str) -> None:
-    """ArgumentError, about ``name``, unless ``kind`` is one of SciPy's."""
+    """Raise ArgumentError, about function ``name``, unless ``kind`` is SciPy's."""
     if kind not in ("symmetric", "lower", "upper"):
         raise ArgumentError(
             f"{name}: kind must be 'symmetric', 'lower' or 'upper', not {kind!r}",

@@ -20,7 +20,7 @@ from arrayfn.primitives.convolution_forms import Roles
 from arrayfn.tracing import apply
 
 DIRECT: Final = 64
-"""Up to so many products per element, ``convolve`` uses the direct method."""
+"""Up to this number of elements of the smaller operand, "auto" is "direct"."""
 MODES: Final = ("full", "same", "valid")
 
 
@@ -51,6 +51,7 @@ def convolve(
         method = "direct" if short or x.dtype not in dtypes.INEXACT else "fft"
     if method == "fft":
         return fftconvolve(x, y, mode)
+    # A convolution is a correlation (``_valid``) with the reversed kernel.
     pads = _pads(y.shape, mode)
     if any(pad != (0, 0) for pad in pads):
         x = lax.pad(x, 0, [(low, high, 0) for low, high in pads])
@@ -61,7 +62,9 @@ def convolve(
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
 ) -> Array:
-    """Correlate two arrays: ``convolve`` with the reversed conjugate of the second.
+    """Correlate two arrays: ``convolve`` with the reversed conjugate of ``in2``.
+
+    ``mode`` and ``method`` are those of ``convolve``.
 
     >>> import numpy as np
     >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
@@ -116,11 +119,11 @@ def correlate2d(
     boundary: str = "fill",
     fillvalue: float = 0,
 ) -> Array:
-    """Correlate two matrices.
+    """Correlate two matrices: ``convolve2d`` with the reversed conjugate of ``in2``.
 
-    The arguments are those of ``convolve2d``. ``in2`` is conjugated. In mode "valid",
-    the smaller matrix is conjugated if that is ``in1``. SciPy's ``correlate2d`` does
-    the same, but its ``correlate`` does not.
+    The arguments are those of ``convolve2d``. In mode "valid", if ``in1`` is the
+    smaller matrix, ``in1`` is conjugated instead of ``in2``, and the result is
+    reversed. SciPy's ``correlate2d`` does the same, but its ``correlate`` does not.
     """
     if mode == "valid":
         x, y = _operands("correlate2d", in1, in2, mode)
@@ -145,7 +148,10 @@ def fftconvolve(
 ) -> Array:
     """Convolve along ``axes`` (None: all) by Fourier transforms.
 
-    The other axes broadcast. Integers are converted to floating-point numbers.
+    The other axes broadcast. Integers are converted to floating-point numbers. ``mode``
+    is that of ``convolve``. The transforms have a length of factors 2, 3 and 5 that is
+    at least that of the full convolution, so the product of transforms does not wrap
+    around.
 
     >>> import numpy as np
     >>> fftconvolve(np.array([1.0, 2.0]), np.array([3.0, 4.0])).round(12)
@@ -155,8 +161,10 @@ def fftconvolve(
     dtype = ops.floating_dtype(x.dtype)
     x, y = ops.convert(x, dtype), ops.convert(y, dtype)
     ndim = len(x.shape)
-    given = axes if axes is None or isinstance(axes, (int, np.integer)) else tuple(axes)
-    along = ops.normalize_axes("fftconvolve", given, ndim)
+    axes_or_all = (
+        axes if axes is None or isinstance(axes, (int, np.integer)) else tuple(axes)
+    )
+    along = ops.normalize_axes("fftconvolve", axes_or_all, ndim)
     if mode == "valid":
         x, y = _larger_first("fftconvolve", x, y, along)
     if not along or 0 in (*x.shape, *y.shape):
@@ -172,6 +180,7 @@ def fftconvolve(
         )
         result = fft.irfftn(product, lengths, along)
     result = ops.convert(result, x.dtype)
+    # Cut the centre of the full convolution, of the size that ``mode`` wants.
     starts, limits = [0] * ndim, list(result.shape)
     for axis, n in zip(along, full, strict=True):
         wanted = n
@@ -185,7 +194,7 @@ def fftconvolve(
 
 
 def fast_length(n: int) -> int:
-    """The smallest number >= ``n`` without prime factors above 5.
+    """Return the smallest number >= ``n`` whose prime factors are all 2, 3 or 5.
 
     >>> [fast_length(n) for n in (1, 7, 11, 1021)]
     [1, 8, 12, 1024]
@@ -207,9 +216,11 @@ def _operands(
     mode: str,
     axes: Sequence[int] | int | None = None,
 ) -> tuple[Array, Array]:
-    """Both operands in one dtype; checks that they have the same number of axes.
+    """Convert both operands to one dtype, and check them.
 
-    Errors call the function ``name``, also for an unknown ``mode``.
+    Errors, which call the function ``name``, are ArgumentError for an unknown ``mode``,
+    and ShapeError for different numbers of axes. With ``axes=None``, arrays without
+    elements are ShapeErrors too.
     """
     if mode not in MODES:
         raise ArgumentError(
@@ -234,9 +245,10 @@ def _operands(
 def _larger_first(
     name: str, x: Array, y: Array, axes: Sequence[int] | None = None
 ) -> tuple[Array, Array]:
-    """The operands ``x`` and ``y``, the one that is as long along each axis first.
+    """Return ``x`` and ``y`` in the order that puts the larger one first.
 
-    Raises ShapeError, about ``name``, if neither is.
+    The larger one is at least as long along each of ``axes`` (None: all). Raises
+    ShapeError, about the function ``name``, if neither is.
     """
     along = range(len(x.shape)) if axes is None else axes
     if all(x.shape[k] >= y.shape[k] for k in along):
@@ -251,9 +263,10 @@ def _larger_first(
 
 
 def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
-    """The padding of the operand on each side for a kernel, by ``mode``.
+    """Return the padding (before, after) of each axis for a kernel, by ``mode``.
 
-    It is "full", "same" or "valid".
+    ``kernel`` is the kernel's shape. With this padding, the positions where the kernel
+    fits are those of "full", "same" or "valid".
     """
     if mode == "full":
         return [(n - 1, n - 1) for n in kernel]
@@ -263,7 +276,10 @@ def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
 
 
 def _valid(x: Array, kernel: Array) -> Array:
-    """The kernel at all positions of ``x`` where it fits."""
+    """Correlate ``x`` with ``kernel`` at all positions where the kernel fits.
+
+    ``roles`` has the axes (group, batch, contracted, spatial): all axes are spatial.
+    """
     axes = tuple(range(len(x.shape)))
     roles: Roles = ((), (), (), axes)
     ones = (1,) * len(axes)

@@ -18,7 +18,7 @@ from arrayfn.primitives.windowed import sliding_windows
 from arrayfn.scipy.signal.trends import detrend as _detrend
 from arrayfn.tracing import apply
 
-# Coefficients of windows that are sums of cosines.
+# Windows w[t] = c[0] - c[1] cos(a) + c[2] cos(2 a) - ..., a = 2 pi t / length, by c.
 _COSINES: Final[dict[str, tuple[float, ...]]] = {
     "boxcar": (1.0,),
     "hann": (0.5, 0.5),
@@ -27,7 +27,7 @@ _COSINES: Final[dict[str, tuple[float, ...]]] = {
 }
 
 
-# How a signal is continued: the arguments of ``pad``.
+# The arguments of ``pad`` for each way in which a signal is continued at its ends.
 _BOUNDARIES: Final[dict[str, dict[str, Any]]] = {
     "zeros": {},
     "constant": {"mode": "edge"},
@@ -37,7 +37,11 @@ _BOUNDARIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def _window(window: Any, length: int) -> Any:
-    """The window's ``length`` values; named windows are periodic."""
+    """Return the values (length,) of a window, which is a name or a vector.
+
+    Named windows are periodic: the value that would follow equals the first. A vector
+    may have any length here. Other arrays and names raise ArgumentError.
+    """
     if isinstance(window, str):
         if window not in _COSINES:
             raise ArgumentError(
@@ -58,7 +62,14 @@ def _window(window: Any, length: int) -> Any:
 
 
 class _Segments:
-    """How a signal is segmented: lengths, window, one-sided spectrum or not."""
+    """How a signal of ``extent`` elements is cut into windowed segments.
+
+    ``name`` is the function that errors mention. Attributes, all in elements:
+    ``length`` of a segment (256 by default, or that of the window vector), ``overlap``
+    (by default half a segment), ``step`` from one segment to the next, and ``nfft``,
+    the length of the Fourier transforms. ``window`` has the window's values (length,).
+    Raises ArgumentError if they do not fit together.
+    """
 
     def __init__(
         self,
@@ -69,9 +80,11 @@ class _Segments:
         noverlap: int | None,
         nfft: int | None,
     ) -> None:
+        """Fill in defaults, and check that window, overlap and transforms fit."""
         if nperseg is None:
             nperseg = 256 if isinstance(window, str) else len(window)
         if isinstance(window, str):
+            # A short signal is one segment. A window vector has a fixed length.
             nperseg = min(nperseg, extent)
         self.length = nperseg
         self.window = _window(window, nperseg)
@@ -88,12 +101,14 @@ class _Segments:
 
 
 def _spectra(x: Array, cut: _Segments, detrend: Any, onesided: bool) -> Array:
-    """The transform of each windowed segment of the last axis: (..., segments, f).
+    """Return the transform (..., segments, f) of each windowed segment of ``x``.
 
-    ``x`` is the signal. With ``detrend`` a segment's mean, or line, is removed; if
-    ``onesided``, only frequencies from 0 on are given.
+    ``x`` is the signal along the last axis, and ``cut`` says how it is segmented.
+    ``detrend`` is False, or the type of trend to remove from each segment ("constant"
+    or "linear"). With ``onesided``, only frequencies from 0 on are computed.
     """
     ndim = len(x.shape)
+    # All segments, overlapping: (..., segments, length).
     segments = apply(
         sliding_windows,
         x,
@@ -112,6 +127,7 @@ def _spectra(x: Array, cut: _Segments, detrend: Any, onesided: bool) -> Array:
 
 
 def _frequencies(cut: _Segments, fs: float, onesided: bool) -> Array:
+    """Return the frequencies of the transforms, for a sampling frequency ``fs``."""
     return (fft.rfftfreq if onesided else fft.fftfreq)(cut.nfft, 1 / fs)
 
 
@@ -139,8 +155,8 @@ def stft(
     SciPy's "spectrum": a sine of amplitude 1 gives 1/2.
     """
     (x,) = ops.floated("stft", x)
-    place = ops.normalize_axis("stft", axis, len(x.shape))
-    x = anp.moveaxis(x, place, -1)
+    position = ops.normalize_axis("stft", axis, len(x.shape))
+    x = anp.moveaxis(x, position, -1)
     cut = _Segments("stft", x.shape[-1], window, nperseg, noverlap, nfft)
     if boundary not in (None, *_BOUNDARIES):
         raise ArgumentError(
@@ -148,6 +164,7 @@ def stft(
             f"{boundary!r}",
             user_location(),
         )
+    # Zeros on both sides are added later, together with those at the end.
     side = cut.length // 2 if boundary else 0
     if boundary not in (None, "zeros"):
         if side >= x.shape[-1]:
@@ -159,6 +176,7 @@ def stft(
         ends = [(0, 0)] * (x.ndim - 1) + [(side, side)]
         x, side = anp.pad(x, ends, **_BOUNDARIES[boundary]), 0
     extent = x.shape[-1] + 2 * side
+    # Zeros to add, so that the segments end with the signal.
     missing = -(extent - cut.length) % cut.step if padded else 0
     x = _bordered(x, side, side + missing)
     onesided = return_onesided and x.dtype not in dtypes.COMPLEX
@@ -166,10 +184,11 @@ def stft(
     count = spectra.shape[-2]
     middle = 0.0 if boundary else cut.length / 2
     times = (np.arange(count) * cut.step + middle) / fs
-    return _frequencies(cut, fs, onesided), times, anp.moveaxis(spectra, -1, place)
+    return _frequencies(cut, fs, onesided), times, anp.moveaxis(spectra, -1, position)
 
 
 def _bordered(x: Array, low: int, high: int) -> Array:
+    """Add ``low`` zeros before, and ``high`` zeros after, the last axis of x."""
     config = [(0, 0, 0)] * (len(x.shape) - 1)
     return lax.pad(x, 0, [*config, (low, high, 0)])
 
@@ -188,8 +207,10 @@ def istft(
 ) -> tuple[Array, Array]:
     """Compute times, and the signal whose ``stft`` is ``Zxx``, by weighted overlap-add.
 
-    The signal is the least-squares estimate of Griffin and Lim, Signal estimation from
-    modified short-time Fourier transform (1984).
+    The arguments are those of ``stft``. ``boundary`` removes the half segment at both
+    ends that ``stft`` added. The signal is the least-squares estimate of Griffin and
+    Lim, Signal estimation from modified short-time Fourier transform (1984): sum(window
+    * segment) / sum(window**2) at each time.
     """
     type = ops.type_of_operand("istft", Zxx)
     times_at = ops.normalize_axis("istft", time_axis, type.ndim)
@@ -212,6 +233,7 @@ def istft(
     norm = np.zeros(extent)
     for k in range(count):
         norm[k * cut.step : k * cut.step + cut.length] += cut.window**2
+    # Where no window reaches, the sum is 0 too; divide by 1.
     norm = np.where(norm > 1e-10, norm, 1.0).astype(real)
     signal = anp.divide(total, norm)
     if boundary:
@@ -219,14 +241,16 @@ def istft(
         signal = signal[..., side : extent - side]
     times = np.arange(signal.shape[-1]) / fs
     # The signal's axis replaces the first of the two.
-    place = min(times_at, bins_at)
-    return times, anp.moveaxis(signal, -1, place)
+    position = min(times_at, bins_at)
+    return times, anp.moveaxis(signal, -1, position)
 
 
 def _added(segments: Array, cut: _Segments, extent: int) -> Array:
-    """Overlap-add of segments to ``extent`` elements.
+    """Add overlapping segments at distances of ``cut.step``, to ``extent`` elements.
 
-    It adds shifted parts of one hop each.
+    Segments (..., count, length) are cut into pieces of one step. Piece k of segment s
+    belongs to step s + k of the signal, so the sum over k of the pieces, shifted by k
+    rows, is the signal.
     """
     pieces = -(-cut.length // cut.step)
     missing = pieces * cut.step - cut.length
@@ -259,14 +283,15 @@ def csd(
 ) -> tuple[Array, Array]:
     """Compute frequencies, and the cross power spectral density of x and y.
 
-    The shorter of x and y is padded with zeros. Welch's method takes the mean over
-    windowed segments. ``average="median"`` takes the median instead, and removes its
-    bias. ``scaling`` is "density" (per unit of frequency) or "spectrum".
+    Welch's method takes the mean of conj(X) Y over windowed segments, for the
+    transforms X and Y of the segments. ``average="median"`` takes the median instead,
+    and removes its bias. The arguments are those of ``stft``. ``scaling`` is "density"
+    (per unit of frequency) or "spectrum". The shorter of x and y is padded with zeros.
     """
     same = y is x
     dtype = ops.floating_dtype(ops.common_dtype("csd", (x, y)))
     first, second = (ops.as_array(ops.convert(v, dtype)) for v in (x, y))
-    place = ops.normalize_axis("csd", axis, max(first.ndim, second.ndim))
+    position = ops.normalize_axis("csd", axis, max(first.ndim, second.ndim))
     length = max(first.shape[axis], second.shape[axis])
     x = _lengthened(anp.moveaxis(first, axis, -1), length)
     y = x if same else _lengthened(anp.moveaxis(second, axis, -1), length)
@@ -297,23 +322,30 @@ def csd(
         # All frequencies count twice, except 0 and the last of an even length.
         counts[1 : (cut.nfft + 1) // 2] *= 2
     result = anp.multiply(mean, counts.astype(dtypes.real_of(mean.dtype)))
-    return _frequencies(cut, fs, onesided), anp.moveaxis(result, -1, place)
+    return _frequencies(cut, fs, onesided), anp.moveaxis(result, -1, position)
 
 
 def _lengthened(x: Array, length: int) -> Array:
-    """x padded with zeros to ``length`` along the last axis."""
+    """Pad x with zeros to ``length`` along the last axis."""
     missing = length - x.shape[-1]
     return anp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def _median(power: Array) -> Array:
-    """The median of ``power`` over segments, of real and imaginary parts apart."""
+    """Return the median over segments of the real and of the imaginary part.
+
+    ``power`` is (..., segments, f), and the complex result (..., f).
+    """
     real = anp.median(anp.real(power), axis=-2)
     return lax.complex(real, anp.median(anp.imag(power), axis=-2))
 
 
 def _median_bias(count: int) -> float:
-    """The expected median of ``count`` noise powers, relative to their mean."""
+    """Return the expected median of ``count`` noise powers, relative to their mean.
+
+    Noise powers are exponentially distributed. The formula is 1 + sum over k of 1 / (2
+    k + 1) - 1 / (2 k), as in SciPy.
+    """
     pairs = 2.0 * np.arange(1.0, (count - 1) // 2 + 1)
     return float(1.0 + np.sum(1.0 / (pairs + 1) - 1.0 / pairs))
 

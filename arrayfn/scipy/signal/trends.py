@@ -18,9 +18,11 @@ from arrayfn.numpy._parameters import also_takes
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Sequence[int] | int = 0
 ) -> Array:
-    """Subtract the mean ("constant") or least-squares line ("linear") of ``data``.
+    """Subtract the mean ("constant") or least-squares line ("linear") from ``data``.
 
-    The fit is along ``axis``. With breakpoints ``bp``, each part has its own line.
+    The fit is along ``axis``. The indices ``bp`` cut the axis into parts, and "linear"
+    subtracts a line from each part. "constant" ignores them. An unknown type, or an
+    index outside of the axis, raises ArgumentError.
 
     >>> import numpy as np
     >>> detrend(np.array([1.0, 3.0, 5.0, 7.0])).round(12)
@@ -34,8 +36,8 @@ def detrend(
     (x,) = ops.floated("detrend", data)
     if type.startswith("c"):
         return anp.subtract(x, anp.mean(x, axis=axis, keepdims=True))
-    place = ops.normalize_axis("detrend", axis, len(x.shape))
-    x = anp.moveaxis(x, place, -1)
+    position = ops.normalize_axis("detrend", axis, len(x.shape))
+    x = anp.moveaxis(x, position, -1)
     extent = x.shape[-1]
     points = sorted({0, extent, *np.atleast_1d(bp).tolist()})
     if points[0] < 0 or points[-1] > extent:
@@ -46,11 +48,14 @@ def detrend(
     parts = [
         _without_line(x[..., first:last]) for first, last in itertools.pairwise(points)
     ]
-    return anp.moveaxis(anp.concatenate(parts, -1), -1, place)
+    return anp.moveaxis(anp.concatenate(parts, -1), -1, position)
 
 
 def _without_line(x: Array) -> Array:
-    """x minus the least-squares line along the last axis."""
+    """Subtract the least-squares line along the last axis.
+
+    The line is the mean plus (x . t) t, for the times t, centred and of norm 1.
+    """
     count = x.shape[-1]
     centred = np.arange(count) - (count - 1) / 2
     scale = float(np.sum(centred**2)) or 1.0  # for one element the line is its mean

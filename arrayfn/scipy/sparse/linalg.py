@@ -29,23 +29,27 @@ from arrayfn.transforms import leaf_type, linear_transpose
 
 Operator = Callable[[Any], Any]
 _STEPS = 10  # default limit of iterations, per unknown
-# A relative part of a vector below this is rounding error.
+# GMRES takes a part of a vector for rounding error up to this multiple of eps.
 _NOTHING = 10.0
 
 
 class _Limits(NamedTuple):
-    """Stop at a residual of |b| times ``relative``, or of ``absolute``."""
+    """When to stop: at the larger of two residual norms, or after ``steps`` iterations.
+
+    The norms are |b| times ``relative``, and ``absolute``.
+    """
 
     relative: float
     absolute: float
     steps: int
 
     def reached(self, residual: Array, b: Array) -> Array:
-        """Whether the ``residual`` of the right-hand side ``b`` is small enough."""
+        """Return whether the ``residual`` for the right-hand side b is small enough."""
         threshold = anp.maximum(self.relative * _norm(b), self.absolute)
         return _norm(residual) <= threshold
 
 
+# (apply A, apply M, b, x0, limits) -> (x, 0 or the number of iterations)
 Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
 
 
@@ -142,6 +146,7 @@ def gmres(
     def solve(
         apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
     ) -> tuple[Array, Array]:
+        """Run GMRES with at most as many vectors as there are unknowns."""
         size = min(restart, b.shape[0])
         return _gmres(apply, precondition, b, x0, limits, size)
 
@@ -149,7 +154,10 @@ def gmres(
 
 
 def norm(x: SparseArray, ord: Any = "fro") -> Array:
-    """A norm of a sparse matrix: "fro" (Frobenius), 1, -1, inf or -inf.
+    """Return a norm of a sparse matrix: "fro" (Frobenius), 1, -1, inf or -inf.
+
+    1 is the largest sum of absolute values of a column, and inf that of a row. -1 and
+    -inf are the smallest sums. Another ``ord`` raises ArgumentError.
 
     >>> import numpy as np
     >>> from arrayfn.sparse import CSR
@@ -158,6 +166,7 @@ def norm(x: SparseArray, ord: Any = "fro") -> Array:
     """
     if ord in ("fro", None, "f"):
         return anp.linalg.norm(x.tocsr().data)
+    # {ord: (axis to sum over, reduction of the sums)}
     sums = {1: (0, anp.max), -1: (0, anp.min), anp.inf: (1, anp.max)}
     sums[-anp.inf] = (1, anp.min)
     if ord not in sums:
@@ -166,18 +175,19 @@ def norm(x: SparseArray, ord: Any = "fro") -> Array:
             f"{ord!r}",
             user_location(),
         )
-    axis, most = sums[ord]
-    return most(abs(x).sum(axis=axis))
+    axis, reduction = sums[ord]
+    return reduction(abs(x).sum(axis=axis))
 
 
 # Operators of vectors.
 
 
 class _System(NamedTuple):
-    """A x = b on vectors; ``unravel`` gives a vector the form of b.
+    """A system A x = b on vectors.
 
-    ``apply`` and ``precondition`` multiply vectors by A and by M; ``precondition`` is
-    None without M.
+    ``apply`` and ``precondition`` multiply vectors by A and by M. ``precondition`` is
+    None without M. ``guess`` is the initial x. ``unravel`` turns a vector into a pytree
+    like b.
     """
 
     apply: Operator
@@ -194,29 +204,32 @@ def _solved(
     limits: tuple[float, float, int | None],
     symmetric: bool = False,
 ) -> tuple[Any, Array]:
-    """The solution of (A, b, x0, M), by ``solve`` on vectors.
+    """Solve the ``system`` (A, b, x0, M) by ``solve``, which works on vectors.
 
-    ``limits`` are the relative and absolute tolerance and the number of steps; a
-    ``symmetric`` A is its own transpose. Errors call the function ``name``.
+    Returns x in the form of b, and 0 or the number of iterations. ``limits`` has the
+    relative and the absolute tolerance, and the number of iterations or None for the
+    default. ``symmetric`` says that A is Hermitian; if A is real, it is then its own
+    transpose. Errors call the function ``name``.
     """
     apply, precondition, b, guess, unravel = _on_vectors(name, *system)
     relative, absolute, steps = limits
-    most = _STEPS * b.shape[0] if steps is None else steps
+    max_steps = _STEPS * b.shape[0] if steps is None else steps
 
     def from_guess(
         apply: Operator, precondition: Operator, b: Array
     ) -> tuple[Array, Array]:
-        """Solve, from the guess if that is better than zeros."""
-        # The guess may be far off for another right-hand side.
+        """Solve from the initial guess, or from zeros if their residual is smaller."""
+        # Derivatives have other right-hand sides, for which the guess may be far off.
         nearer = _norm(b - apply(guess)) < _norm(b)
         x0 = anp.where(nearer, guess, 0.0)
-        return solve(apply, precondition, b, x0, _Limits(relative, absolute, most))
+        return solve(apply, precondition, b, x0, _Limits(relative, absolute, max_steps))
 
     def forwards(apply: Operator, b: Array) -> tuple[Array, Array]:
+        """Solve A x = b."""
         return from_guess(apply, precondition or _identity, b)
 
     def transposed(apply_transpose: Operator, b: Array) -> tuple[Array, Array]:
-        """Solve with the transposes of A and M, as derivatives do."""
+        """Solve with the transposes of A and M, as derivatives in reverse mode do."""
         if precondition is None:
             return from_guess(apply_transpose, _identity, b)
         transpose = linear_transpose(precondition, b)
@@ -237,9 +250,10 @@ def _solved(
 def _on_vectors(
     name: str, given_a: Any, given_b: Any, x0: Any, given_m: Any
 ) -> _System:
-    """A, b, the guess ``x0`` (zeros for None) and M as vectors and their functions.
+    """Convert A, b, the initial guess ``x0`` (None: zeros) and M to work on vectors.
 
-    They are checked against b. Errors call the function ``name``.
+    Integers in b become float64. A, x0 and M are checked against b. No derivative flows
+    through the guess. Errors call the function ``name``.
     """
     b, unravel = ravel_pytree(given_b)
     if b.dtype not in dtypes.INEXACT:
@@ -258,15 +272,18 @@ def _on_vectors(
 
 
 def _identity(x: Array) -> Array:
+    """Return x: multiply by the preconditioner I."""
     return x
 
 
 def _operator(
     what: str, given: Any, like: Any, unravel: Callable[[Array], Any], dtype: Any
 ) -> Operator:
-    """A matrix, or a function of pytrees like ``like``, as a function of vectors.
+    """Return a function that multiplies a vector by ``given``.
 
-    Results have ``dtype``. Errors call what is ``given`` ``what``.
+    ``given`` is a sparse or dense matrix, or a linear function of pytrees like
+    ``like``. ``unravel`` turns a vector into such a pytree. Results of a function are
+    converted to ``dtype``. ``what`` names ``given`` in errors.
     """
     if isinstance(given, SparseArray):
         _check_size(what, given.shape, like)
@@ -274,7 +291,7 @@ def _operator(
     if callable(given):
 
         def applied(x: Array) -> Array:
-            """The function of a vector, whose result must have the form of b."""
+            """Apply the function to a vector, and check the form of its result."""
             result = given(unravel(x))
             _check_form(f"the result of {what}", result, like)
             return ops.convert(ravel_pytree(result)[0], dtype)
@@ -285,7 +302,10 @@ def _operator(
 
 
 def _check_size(what: str, shape: tuple[int, ...], like: Any) -> None:
-    """ShapeError, about ``what``, unless a matrix of ``shape`` takes vectors like b."""
+    """Raise ShapeError unless a matrix of ``shape`` takes the vector ``like``.
+
+    ``like`` is b, and must be a single array (n,). ``what`` names the matrix.
+    """
     size = leaf_type(ravel_pytree(like)[0]).shape[0]
     if tree.structure(like) != tree.structure(0.0) or shape != (size, size):
         raise ShapeError(
@@ -296,12 +316,16 @@ def _check_size(what: str, shape: tuple[int, ...], like: Any) -> None:
 
 
 def _check_form(what: str, given: Any, wanted: Any) -> None:
-    """ArgumentError or ShapeError, about ``what``, unless both have the same form."""
-    have, want = tree.structure(given), tree.structure(wanted)
-    if have != want:
+    """Raise an error unless two pytrees have the same structure and shapes of leaves.
+
+    Different structures are an ArgumentError about ``what``, and different shapes a
+    ShapeError.
+    """
+    structure, wanted_structure = tree.structure(given), tree.structure(wanted)
+    if structure != wanted_structure:
         raise ArgumentError(
-            f"{what} has the structure {tree.text_of(have)}, and b "
-            f"{tree.text_of(want)}",
+            f"{what} has the structure {tree.text_of(structure)}, and b "
+            f"{tree.text_of(wanted_structure)}",
             user_location(),
         )
     for x, y in zip(tree.leaves(given), tree.leaves(wanted), strict=True):
@@ -312,19 +336,28 @@ def _check_form(what: str, given: Any, wanted: Any) -> None:
 
 
 def _norm(x: Array) -> Array:
+    """Return the Euclidean norm of a vector."""
     return anp.sqrt(_inner(x, x).real)
 
 
 def _inner(x: Array, y: Array) -> Array:
+    """Return the inner product conj(x) . y."""
     return anp.vecdot(x, y)
 
 
 def _ratio(x: Array, y: Array) -> Array:
-    """x / y, and 0 for y = 0, so that a broken-down iteration does not move."""
+    """Return x / y, and 0 for y = 0.
+
+    An iteration that breaks down then does not move.
+    """
     return anp.where(y == 0, 0.0, x / anp.where(y == 0, 1.0, y))
 
 
 def _end(x: Array, b: Array, residual: Array, steps: Array, limits: _Limits) -> Any:
+    """Return x, and 0 if the residual is small enough, else the number of iterations.
+
+    The number is at least 1, so that a failure differs from success.
+    """
     return x, anp.where(limits.reached(residual, b), 0, anp.maximum(steps, 1))
 
 
@@ -334,13 +367,24 @@ def _end(x: Array, b: Array, residual: Array, steps: Array, limits: _Limits) -> 
 def _cg(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
-    """Conjugate gradients from ``x0``, for Hermitian positive definite operators."""
+    """Solve by conjugate gradients from ``x0``, for Hermitian positive definite A.
+
+    ``apply`` and ``precondition`` multiply by A and M. Returns x, and 0 or the number
+    of iterations.
+    """
 
     def going(state: Any) -> Array:
+        """Return whether to iterate again.
+
+        state[1] is the residual, and state[4] the count.
+        """
         return ~limits.reached(state[1], b) & (state[4] < limits.steps)
 
     def step(state: Any) -> Any:
-        """One step along a direction that is conjugate to those before it."""
+        """Move along a direction that is conjugate (by A) to those before it.
+
+        The state is x, the residual r, the direction, gamma = r . M r, and the count.
+        """
         x, residual, direction, gamma, count = state
         change = apply(direction)
         length = _ratio(gamma, _inner(direction, change).real)
@@ -361,14 +405,23 @@ def _cg(
 def _bicgstab(
     apply: Operator, precondition: Operator, b: Array, x0: Array, limits: _Limits
 ) -> tuple[Array, Array]:
-    """Stabilised biconjugate gradients from ``x0`` (van der Vorst, 1992)."""
+    """Solve by stabilised biconjugate gradients from ``x0`` (van der Vorst, 1992)."""
 
     def going(state: Any) -> Array:
+        """Return whether to iterate again, with state (x, residual, ..., rho, count).
+
+        The loop ends if it has converged, or has broken down with rho = 0.
+        """
         enough = limits.reached(state[1], b) | (state[4] == 0)
         return ~enough & (state[5] < limits.steps)
 
     def step(state: Any) -> Any:
-        """One step: along the direction, then along the residual that is left."""
+        """Move along the direction, then along the residual that remains.
+
+        rho is the inner product of the initial residual ``shadow`` and the residual.
+        The state is x, the residual, the direction, the last change of the residual,
+        rho, and the count.
+        """
         x, residual, direction, change, rho, count = state[:6]
         near = precondition(direction)
         change = apply(near)
@@ -382,6 +435,7 @@ def _bicgstab(
         x = x + length * near + omega * near_middle
         residual = middle - omega * change_middle
         after = _inner(shadow, residual)
+        # Saad's beta.
         bend = _ratio(after, rho) * _ratio(length, omega)
         direction = residual + bend * (direction - omega * change)
         return x, residual, direction, change, after, count + 1
@@ -402,13 +456,15 @@ def _gmres(
     limits: _Limits,
     size: int,
 ) -> tuple[Array, Array]:
-    """GMRES from ``x0``, restarted after ``size`` steps (Saad and Schultz, 1986)."""
+    """Run GMRES from ``x0`` in cycles of ``size`` steps (Saad and Schultz, 1986)."""
     epsilon = float(anp.finfo(b.dtype).eps)
 
     def arnoldi(k: Array, state: Any) -> Any:
-        """Add column k of A M V[:size] = V H, with V orthonormalised twice.
+        """Add column k of H and vector k + 1 of V, where A M V[:, :size] = V H.
 
-        The ``state`` is V and H, by rows.
+        The ``state`` is V and H, transposed: row k of ``basis`` is a vector, and row k
+        of ``columns`` is column k of H. The vector is made orthogonal to the others
+        twice, because once loses accuracy.
         """
         basis, columns = state
         vector = apply(precondition(basis[k]))
@@ -420,21 +476,28 @@ def _gmres(
             parts = parts + part
         length = _norm(vector)
         # The remainder may be rounding error alone: the space is complete.
-        there = length > _NOTHING * epsilon * whole
-        length = anp.where(there, length, 0.0)
-        vector = anp.where(there, vector / anp.where(there, length, 1.0), 0.0)
+        is_independent = length > _NOTHING * epsilon * whole
+        length = anp.where(is_independent, length, 0.0)
+        vector = anp.where(
+            is_independent, vector / anp.where(is_independent, length, 1.0), 0.0
+        )
         basis = anp.at(basis)[k + 1].set(vector)
         parts = anp.at(parts)[k + 1].set(ops.convert(length, b.dtype))
         return basis, anp.at(columns)[k].set(parts)
 
     def step(state: Any) -> Any:
-        """Build a Krylov space of ``size``, and take the best correction in it."""
+        """Build a Krylov space of ``size``, and take the best correction in it.
+
+        The state is x, the residual, and the count of cycles.
+        """
         x, residual, count = state
         length = _norm(residual)
+        # The first vector of the space is the residual, normalised.
         basis = anp.zeros((size + 1, b.shape[0]), b.dtype)
         basis = anp.at(basis)[0].set(residual / length)
         columns = anp.zeros((size, size + 1), b.dtype)
         basis, columns = lax.fori_loop(0, size, arnoldi, (basis, columns))
+        # In this basis, the residual is (length, 0, ..., 0). Fit it by least squares.
         wanted = anp.zeros(size + 1, b.dtype)
         wanted = anp.at(wanted)[0].set(ops.convert(length, b.dtype))
         weights = anp.linalg.lstsq(columns.T, wanted)[0]
@@ -442,6 +505,10 @@ def _gmres(
         return x, b - apply(x), count + 1
 
     def going(state: Any) -> Array:
+        """Return whether to restart again.
+
+        state[1] is the residual, and state[2] the count.
+        """
         return ~limits.reached(state[1], b) & (state[2] < limits.steps)
 
     start = (x0, b - apply(x0), anp.asarray(0))

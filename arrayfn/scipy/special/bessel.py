@@ -19,7 +19,8 @@ from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.scipy.special import bessel_tables as tables
 from arrayfn.transforms.custom import custom_jvp
 
-_BORDER = 8.0
+_BORDER = 8.0  # where Hankel's expansion takes over
+# The series of I0(x) and of I1(x) / x in (x / 2)**2.
 _I0 = tuple(1 / math.factorial(k) ** 2 for k in range(10))
 _I1 = tuple(0.5 / (math.factorial(k) * math.factorial(k + 1)) for k in range(10))
 # 2 exp(-Euler's constant)
@@ -28,11 +29,11 @@ _SCALE_OF_LOG = 1.1229189671337703
 
 @quiet
 def j0(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 0; it is even in x.
+    """Return J0(x), the Bessel function of the first kind of order 0.
 
-    Up to x = 8 the relative error is below 1e-15, also near zeros. Beyond 8 the error
-    is below 5e-16 times the size of the oscillation, sqrt(2 / (pi x)). The function is
-    0 at infinity, where SciPy gives NaN.
+    It is even in x. Up to x = 8 the relative error is below 1e-15, also near zeros.
+    Beyond 8 the error is below 5e-16 times the size of the oscillation, sqrt(2 / (pi
+    x)). The function is 0 at infinity, where SciPy gives NaN.
     """
     (x,), dtype = in_float64("j0", x)
     return ops.convert(_j0(x), dtype)
@@ -40,9 +41,9 @@ def j0(x: ArrayLike) -> Array:
 
 @quiet
 def j1(x: ArrayLike) -> Array:
-    """The Bessel function of the first kind of order 1; it is odd in x.
+    """Return J1(x), the Bessel function of the first kind of order 1.
 
-    Errors are those of ``j0``.
+    It is odd in x. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("j1", x)
     return ops.convert(_j1(x), dtype)
@@ -50,9 +51,9 @@ def j1(x: ArrayLike) -> Array:
 
 @quiet
 def y0(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 0, for x >= 0; NaN for x < 0.
+    """Return Y0(x), the Bessel function of the second kind of order 0.
 
-    Errors are those of ``j0``.
+    It is NaN for x < 0. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("y0", x)
     return ops.convert(_y0(x), dtype)
@@ -60,9 +61,9 @@ def y0(x: ArrayLike) -> Array:
 
 @quiet
 def y1(x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of order 1, for x >= 0; NaN for x < 0.
+    """Return Y1(x), the Bessel function of the second kind of order 1.
 
-    Errors are those of ``j0``.
+    It is NaN for x < 0. Errors are those of ``j0``.
     """
     (x,), dtype = in_float64("y1", x)
     return ops.convert(_y1(x), dtype)
@@ -70,7 +71,7 @@ def y1(x: ArrayLike) -> Array:
 
 @quiet
 def yn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The Bessel function of the second kind of integer order n, for x >= 0.
+    """Return the Bessel function of the second kind of integer order n, for x >= 0.
 
     The method is the recurrence from Y0 and Y1, which is stable upwards (DLMF 10.6.1).
     A fractional n is truncated. The function cannot be differentiated with respect to
@@ -82,7 +83,7 @@ def yn(n: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def k0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the second kind of order 0, for x >= 0.
+    """Return the modified Bessel function of the second kind of order 0, for x >= 0.
 
     The relative error is below 1e-15, also for ``k0e``, ``k1`` and ``k1e``.
     """
@@ -92,21 +93,21 @@ def k0(x: ArrayLike) -> Array:
 
 @quiet
 def k0e(x: ArrayLike) -> Array:
-    """Return exp(x) k0(x), for x >= 0."""
+    """Return exp(x) k0(x), for x >= 0, without overflow or underflow."""
     (x,), dtype = in_float64("k0e", x)
     return ops.convert(_k0e(x), dtype)
 
 
 @quiet
 def k1(x: ArrayLike) -> Array:
-    """The modified Bessel function of the second kind of order 1, for x >= 0."""
+    """Return the modified Bessel function of the second kind of order 1, for x >= 0."""
     (x,), dtype = in_float64("k1", x)
     return ops.convert(_k1(x), dtype)
 
 
 @quiet
 def k1e(x: ArrayLike) -> Array:
-    """Return exp(x) k1(x), for x >= 0."""
+    """Return exp(x) k1(x), for x >= 0, without overflow or underflow."""
     (x,), dtype = in_float64("k1e", x)
     return ops.convert(_k1e(x), dtype)
 
@@ -115,46 +116,61 @@ def k1e(x: ArrayLike) -> Array:
 
 
 def _less(x: Array, zero: tuple[float, float]) -> Array:
-    """x minus a zero, which has the digits of two floats."""
+    """Return x minus a zero of a function, which is the sum of two floats.
+
+    The second float has the digits that the first one lacks, so the difference is
+    accurate near the zero.
+    """
     return (x - zero[0]) - zero[1]
 
 
 def _square(x: Array, top: float) -> Array:
-    """x**2 for x up to ``top``, from -1 to 1."""
+    """Map x in [0, top] to [-1, 1] by t = 2 (x / top)**2 - 1, the tables' variable."""
     return x * x * (2.0 / (top * top)) - 1.0
 
 
 def _waves(a: Array, order: int) -> tuple[Array, Array]:
-    """J and Y of ``a`` >= 8 by Hankel's expansion (DLMF 10.17.3 and 10.17.4)."""
+    """Return J and Y of ``order`` 0 or 1 at a >= 8 (DLMF 10.17.3 and 10.17.4).
+
+    By Hankel's expansion, with w = a - pi/4 or a - 3 pi/4, J = sqrt(2 / (pi a)) (P cos
+    w - Q sin w), and Y = sqrt(2 / (pi a)) (P sin w + Q cos w). Both are 0 at infinity.
+    """
     inverse = _BORDER / a
     t = 2.0 * inverse * inverse - 1.0
     p, q = ((tables.P0, tables.Q0), (tables.P1, tables.Q1))[order]
-    along, across = horner(t, p), inverse * horner(t, q)
-    # Of a - pi / 4, or of a - 3 pi / 4, times sqrt(2).
+    p_value, q_value = horner(t, p), inverse * horner(t, q)
+    # The sine and cosine of w, times sqrt(2), by addition theorems.
     sine, cosine = anp.sin(a), anp.cos(a)
     sine, cosine = (
         (-(sine + cosine), sine - cosine) if order else (sine - cosine, sine + cosine)
     )
     size = math.sqrt(1.0 / math.pi) / anp.sqrt(a)
-    first = size * (along * cosine - across * sine)
-    second = size * (along * sine + across * cosine)
-    endless = anp.isinf(a)
-    return anp.where(endless, 0.0, first), anp.where(endless, 0.0, second)
+    first = size * (p_value * cosine - q_value * sine)
+    second = size * (p_value * sine + q_value * cosine)
+    infinite = anp.isinf(a)
+    return anp.where(infinite, 0.0, first), anp.where(infinite, 0.0, second)
 
 
 def _far(x: Array) -> Array:
+    """Return max(x, 8), for a formula that is not used below 8."""
     return anp.where(x > _BORDER, x, _BORDER)
 
 
 def _near_j0(x: Array) -> Array:
-    """J0 of x between -4 and 4."""
+    """Return J0(x) for x in [-4, 4].
+
+    It is (x**2 - z**2) times a polynomial in x**2, for the zero z.
+    """
     root, left = tables.J0_ZEROS[0]
     a = anp.abs(x)
     return _less(a, (root, left)) * (a + root) * horner(_square(x, 4.0), tables.J0_NEAR)
 
 
 def _near_j1(x: Array) -> Array:
-    """J1(x) / x, for x between -4 and 4."""
+    """Return J1(x) / x for x in [-4, 4].
+
+    It is (x**2 - z**2) times a polynomial in x**2, for the zero z of J1.
+    """
     root, left = tables.J1_ZEROS[0]
     a = anp.abs(x)
     return _less(a, (root, left)) * (a + root) * horner(_square(x, 4.0), tables.J1_NEAR)
@@ -162,10 +178,17 @@ def _near_j1(x: Array) -> Array:
 
 @custom_jvp
 def _j0(x: Array) -> Array:
+    """Return J0(x) by one formula for each of |x| <= 4, |x| <= 8 and |x| > 8.
+
+    From 4 to 8 it is (|x| - z) times a polynomial, for the zero z in that interval.
+    Beyond 8 it is Hankel's expansion. All three are computed, and an element is clipped
+    to the range of a formula that does not apply to it.
+    """
     a = anp.abs(x)
     below = _near_j0(anp.minimum(a, 4.0))
     below = anp.where(a < 1e-4, 1.0 - 0.25 * a * a, below)  # exactly 1 at 0
     b = anp.clip(a, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J0_ZEROS[1]) * horner(0.5 * b - 3.0, tables.J0_MIDDLE)
     above = _waves(_far(a), 0)[0]
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
@@ -174,10 +197,16 @@ def _j0(x: Array) -> Array:
 
 @custom_jvp
 def _j1(x: Array) -> Array:
+    """Return J1(x), which is odd, by one formula for each range of |x|.
+
+    The ranges and formulas are those of ``_j0``. From 4 to 8 two zeros are factored
+    out, of which the first is just below 4.
+    """
     a = anp.abs(x)
     c = anp.minimum(a, 4.0)
     below = c * _near_j1(c)
     b = anp.clip(a, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J1_ZEROS[0]) * _less(b, tables.J1_ZEROS[1])
     middle = middle * horner(0.5 * b - 3.0, tables.J1_MIDDLE)
     above = _waves(_far(a), 1)[0]
@@ -187,14 +216,14 @@ def _j1(x: Array) -> Array:
 
 @_j0.defjvp
 def _j0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: -j1(x) (DLMF 10.6.3)."""
+    """Return J0(x) and its derivative, -J1(x) (DLMF 10.6.3)."""
     (x,), (dx,) = primals, tangents
     return _j0(x), -_j1(x) * dx
 
 
 @_j1.defjvp
 def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: j0(x) - j1(x) / x (DLMF 10.6.2)."""
+    """Return J1(x) and its derivative, J0(x) - J1(x) / x (DLMF 10.6.2)."""
     (x,), (dx,) = primals, tangents
     value = _j1(x)
     far = anp.abs(x) > 4.0
@@ -207,20 +236,29 @@ def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _log(x: Array, zero: tuple[float, float]) -> Array:
-    """log(x / zero), also accurate near the zero."""
+    """Return log(x / zero) for a ``zero`` as two floats, also accurate near the zero.
+
+    From half the zero on, it is log1p((x - zero) / zero).
+    """
     low = x < 0.5 * zero[0]
     near = anp.log1p(anp.where(low, 0.0, _less(x, zero) / zero[0]))
     return anp.where(low, anp.log(x / zero[0]), near)
 
 
 def _from_0(x: Array, at_0: float, value: Array) -> Array:
-    """``value`` for x > 0, NaN below."""
+    """Return ``value`` for x > 0, ``at_0`` for x = 0, and NaN for x < 0 or NaN."""
     value = anp.where(x > 0, value, anp.where(x == 0, at_0, math.nan))
     return anp.where(anp.isnan(x), x, value)
 
 
 @custom_jvp
 def _y0(x: Array) -> Array:
+    """Return Y0(x) for x >= 0, by one formula for each of x <= 3, x <= 8 and x > 8.
+
+    Up to 3, it is 2 / pi log(x / z) J0(x) + (x**2 - z**2) times a polynomial in x**2,
+    for the first zero z of Y0. From 3 to 8, it is a product of x - z for two zeros and
+    a polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
+    """
     zeros = tables.Y0_ZEROS
     a = anp.where(x > 0, anp.minimum(x, 3.0), 1.0)
     square = _less(a, zeros[0]) * (a + zeros[0][0])
@@ -228,6 +266,7 @@ def _y0(x: Array) -> Array:
     below = below + square * horner(_square(a, 3.0), tables.Y0_NEAR)
     b = anp.clip(x, 3.0, _BORDER)
     middle = _less(b, zeros[1]) * _less(b, zeros[2])
+    # 0.4 b - 2.2 maps [3, 8] to [-1, 1], the variable of the polynomial.
     middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
     above = _waves(_far(x), 0)[1]
     value = anp.where(x <= 3.0, below, anp.where(x <= _BORDER, middle, above))
@@ -236,12 +275,19 @@ def _y0(x: Array) -> Array:
 
 @custom_jvp
 def _y1(x: Array) -> Array:
+    """Return Y1(x) for x >= 0, by one formula for each of x <= 4, x <= 8 and x > 8.
+
+    Up to 4, it is 2 / pi log(x / z) J1(x) + (x**2 - z**2) / x times a polynomial in
+    x**2, for the first zero z of Y1. From 4 to 8, it is x - z for a zero z times a
+    polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
+    """
     zeros = tables.Y1_ZEROS
     a = anp.where(x > 0, anp.minimum(x, 4.0), 1.0)
     square = _less(a, zeros[0]) * (a + zeros[0][0])
     below = 2.0 / math.pi * _log(a, zeros[0]) * a * _near_j1(a)
     below = below + square * horner(_square(a, 4.0), tables.Y1_NEAR) / a
     b = anp.clip(x, 4.0, _BORDER)
+    # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
     above = _waves(_far(x), 1)[1]
     value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))
@@ -250,14 +296,14 @@ def _y1(x: Array) -> Array:
 
 @_y0.defjvp
 def _y0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: -y1(x) (DLMF 10.6.3)."""
+    """Return Y0(x) and its derivative, -Y1(x) (DLMF 10.6.3)."""
     (x,), (dx,) = primals, tangents
     return _y0(x), -_y1(x) * dx
 
 
 @_y1.defjvp
 def _y1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: y0(x) - y1(x) / x (DLMF 10.6.2)."""
+    """Return Y1(x) and its derivative, Y0(x) - Y1(x) / x (DLMF 10.6.2)."""
     (x,), (dx,) = primals, tangents
     value = _y1(x)
     return value, (_y0(x) - value / x) * dx
@@ -265,14 +311,23 @@ def _y1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @partial(custom_jvp, nondiff_argnums=(0,))
 def _yn(n: Array, x: Array) -> Array:
-    """Y of integer order; Y of -n is (-1)**n that of n."""
+    """Return Y of integer order ``n``, by a recurrence from Y0 and Y1.
+
+    The recurrence is Y(k + 1) = 2 k / x Y(k) - Y(k - 1) (DLMF 10.6.1). One loop
+    computes all elements, up to the largest order. Y of order -n is (-1)**n Y of order
+    n.
+    """
     size = anp.abs(n)
 
     def going(here: Array, k: Any) -> Array:
+        """Return whether the order is not yet reached; infinite values stay."""
         return (k < size) & anp.isfinite(here)
 
     def step(state: Any) -> Any:
-        """Compute the order above, where it is asked for and does not overflow."""
+        """Compute order k + 1, in elements whose order is not yet reached.
+
+        Y(k + 1) = 2 k / x Y(k) - Y(k - 1).
+        """
         k, before, here = state
         above = 2.0 * k / x * here - before
         on = going(here, k)
@@ -286,7 +341,10 @@ def _yn(n: Array, x: Array) -> Array:
 
 @_yn.defjvp
 def _yn_jvp(n: Array, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: half of Y(n - 1) - Y(n + 1) (DLMF 10.6.1)."""
+    """Return Y of order n and its derivative by x.
+
+    It is (Y(n - 1) - Y(n + 1)) / 2 (DLMF 10.6.1). The order has no derivative.
+    """
     (x,), (dx,) = primals, tangents
     return _yn(n, x), 0.5 * (_yn(n - 1.0, x) - _yn(n + 1.0, x)) * dx
 
@@ -295,7 +353,12 @@ def _yn_jvp(n: Array, primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _scaled_k(x: Array, order: int, scaled: bool) -> Array:
-    """K of ``order`` 0 or 1, times exp(x) if ``scaled``."""
+    """Return K of ``order`` 0 or 1, times exp(x) if ``scaled``, for x >= 0.
+
+    Up to 1, K0 is a polynomial - log(x / c) I0(x), and K1 is (1 + x log(x) I1(x) + x**2
+    times a polynomial) / x, with the series of I0 and I1 (DLMF 10.31). Beyond 1, K is
+    exp(-x) / sqrt(x) times a polynomial in 1 / x.
+    """
     a = anp.where(x > 0, anp.minimum(x, 1.0), 1.0)
     quarter, t = 0.25 * a * a, _square(a, 1.0)
     if order:
@@ -316,35 +379,41 @@ def _scaled_k(x: Array, order: int, scaled: bool) -> Array:
 
 @custom_jvp
 def _k0(x: Array) -> Array:
+    """Return K0(x)."""
     return _scaled_k(x, 0, scaled=False)
 
 
 @custom_jvp
 def _k1(x: Array) -> Array:
+    """Return K1(x)."""
     return _scaled_k(x, 1, scaled=False)
 
 
 @custom_jvp
 def _k0e(x: Array) -> Array:
+    """Return exp(x) K0(x)."""
     return _scaled_k(x, 0, scaled=True)
 
 
 @custom_jvp
 def _k1e(x: Array) -> Array:
+    """Return exp(x) K1(x)."""
     return _scaled_k(x, 1, scaled=True)
 
 
-# Derivatives: DLMF 10.29.3, and 10.29.2 of order 1.
+# Derivatives of K: DLMF 10.29.3, and 10.29.2 with order 1.
 
 
 @_k0.defjvp
 def _k0_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return K0 and its derivative, -K1(x)."""
     (x,), (dx,) = primals, tangents
     return _k0(x), -_k1(x) * dx
 
 
 @_k1.defjvp
 def _k1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return K1 and its derivative, -(K0(x) + K1(x) / x)."""
     (x,), (dx,) = primals, tangents
     value = _k1(x)
     return value, -(_k0(x) + value / x) * dx
@@ -352,6 +421,7 @@ def _k1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @_k0e.defjvp
 def _k0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return exp(x) K0 and its derivative, exp(x) (K0 - K1)."""
     (x,), (dx,) = primals, tangents
     value = _k0e(x)
     return value, (value - _k1e(x)) * dx
@@ -359,6 +429,7 @@ def _k0e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @_k1e.defjvp
 def _k1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return exp(x) K1 and its derivative, exp(x) (K1 - K0 - K1 / x)."""
     (x,), (dx,) = primals, tangents
     value = _k1e(x)
     return value, (value - _k0e(x) - value / x) * dx

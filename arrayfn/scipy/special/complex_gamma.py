@@ -18,7 +18,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 
-_SHIFT: Final = 10
+_SHIFT: Final = 10  # steps of the recurrence before Stirling's series
 # B(2 k) / (2 k (2 k - 1)), for k from 1: with 10 or more the terms fall to 1e-17.
 _STIRLING: Final = tuple(
     float(Fraction(*b) / (2 * k * (2 * k - 1)))
@@ -26,12 +26,15 @@ _STIRLING: Final = tuple(
         [(1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6)], start=1
     )
 )
-_NEAR: Final = 0.2  # of 1 and 2, where the series about 1 is summed
-_TERMS: Final = 23
+_NEAR: Final = 0.2  # distance from 1 and 2 below which the series about 1 is summed
+_TERMS: Final = 23  # of that series
 
 
 def _zeta(k: int) -> float:
-    """The sum of n**-k: Euler and Maclaurin's formula after 99 terms."""
+    """Return the Riemann zeta function of an integer k > 1, the sum of n**-k.
+
+    The method is Euler and Maclaurin's formula after 99 terms.
+    """
     head = math.fsum(n**-k for n in range(1, 100))
     rest = 100.0 / (k - 1) + 0.5 + k / 1200 - k * (k + 1) * (k + 2) / 720e6
     return head + rest * 100.0**-k
@@ -47,28 +50,36 @@ _ABOUT_ONE: Final = (
 
 @quiet
 def complex_loggamma(x: ArrayLike) -> Array:
-    """loggamma of complex x: the branch that is real for positive x.
+    """Return loggamma of complex x: the branch that is real for positive x.
 
     It is continuous except on the negative real axis, where the sign of the imaginary
-    zero decides, and NaN at 0, -1, -2, ...
+    zero decides, and NaN at 0, -1, -2, ... Numbers below the real axis use
+    loggamma(conj(z)) = conj(loggamma(z)).
     """
     dtype = ops.type_of_operand("loggamma", x).dtype
     z = ops.as_array(ops.convert(x, dtypes.complex128))
     re, im = anp.real(z), anp.imag(z)
-    below = anp.signbit(im)
+    is_below = anp.signbit(im)
     upper = lax.complex(re, anp.abs(im))
-    left = re < 0.5
-    # Of numbers on the other side, one is computed that is of use to none.
-    turned = anp.where(left, 1.0 - upper, upper)
-    value = _right(turned)
-    value = anp.where(left, _reflected(anp.where(left, upper, 0.25), value), value)
+    is_left = re < 0.5
+    # The right half-plane's formula gets 1 - z for z on the left. The reflection gets
+    # 0.25, which is not used, for z on the right.
+    on_right = anp.where(is_left, 1.0 - upper, upper)
+    value = _right(on_right)
+    value = anp.where(
+        is_left, _reflected(anp.where(is_left, upper, 0.25), value), value
+    )
     pole = (im == 0) & (re <= 0) & (anp.floor(re) == re)
     value = anp.where(pole, complex(math.nan, math.nan), value)
-    return ops.convert(anp.where(below, anp.conj(value), value), dtype)
+    return ops.convert(anp.where(is_below, anp.conj(value), value), dtype)
 
 
 def _right(z: Array) -> Array:
-    """loggamma for a real part of at least 1/2."""
+    """Return loggamma(z) for a real part of at least 1/2.
+
+    It is Stirling's series at z + 10, minus log(z + k) for k < 10. Near the zeros 1 and
+    2, it is the Taylor series about 1.
+    """
     far = z + float(_SHIFT)
     inverse = 1.0 / far
     square = inverse * inverse
@@ -92,21 +103,23 @@ def _right(z: Array) -> Array:
 
 
 def _reflected(z: Array, other: Array) -> Array:
-    """loggamma(z) from ``other``, that of 1 - z, for z above the real axis.
+    """Return loggamma(z) for z on or above the real axis, by reflection.
 
-    log(pi) - log(sin(pi z)) - other, where sin(pi z) is the product of i/2,
-    exp(-i pi z) and 1 - exp(2 i pi z), which is in the right half-plane.
+    ``other`` is loggamma(1 - z). The formula is log(pi) - log(sin(pi z)) - other, where
+    sin(pi z) is the product of i/2, exp(-i pi z) and 1 - exp(2 i pi z). The last factor
+    is in the right half-plane, so its logarithm has no jump.
     """
     re, im = anp.real(z), anp.imag(z)
     angle = 2.0 * math.pi * (re - anp.rint(re))
     size = -2.0 * math.pi * im
     half = anp.sin(0.5 * angle)
+    # 1 - exp(size) cos(angle), without cancellation near 0
     rest_re = 2.0 * half * half * anp.exp(size) - anp.expm1(size)
     rest = lax.complex(rest_re, -anp.exp(size) * anp.sin(angle))
-    plain = lax.complex(
+    log_of_two_factors = lax.complex(
         math.pi * im + math.log(0.5), math.pi * (0.5 - re)
     )  # log(i/2) - i pi z
-    return math.log(math.pi) - plain - anp.log(rest) - other
+    return math.log(math.pi) - log_of_two_factors - anp.log(rest) - other
 
 
 __all__ = ["complex_loggamma"]

@@ -1,4 +1,4 @@
-"""Functions of ``scipy.special`` that are a few steps of others, accurate near zeros.
+"""Functions of ``scipy.special`` that need a few steps, accurate near their zeros.
 
 Angles in degrees, powers and exponentials less 1, loss functions of robust statistics,
 binomial coefficients of real numbers.
@@ -35,14 +35,17 @@ def exp10(x: ArrayLike) -> Array:
 
 
 def cosm1(x: ArrayLike) -> Array:
-    """Return cos(x) - 1, also accurate near 0."""
+    """Return cos(x) - 1, also accurate near 0, by -2 sin(x / 2)**2."""
     (x,), dtype = in_float64("cosm1", x)
     return ops.convert(-2.0 * anp.square(anp.sin(0.5 * x)), dtype)
 
 
 @quiet
 def powm1(x: ArrayLike, y: ArrayLike) -> Array:
-    """Return x**y - 1, also accurate if the result is near 0."""
+    """Return x**y - 1, also accurate if the result is near 0.
+
+    If |y log(x)| < 1/2, it is expm1(y log(x)).
+    """
     (x, y), dtype = in_float64("powm1", x, y)
     exponent = y * anp.log(anp.where(x > 0, x, 1.0))
     near = (x > 0) & (anp.abs(exponent) < 0.5)
@@ -52,7 +55,7 @@ def powm1(x: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def exprel(x: ArrayLike) -> Array:
-    """Return (exp(x) - 1) / x, which is 1 at 0."""
+    """Return (exp(x) - 1) / x, which is 1 at 0 and infinite at infinity."""
     (x,), dtype = in_float64("exprel", x)
     small = anp.abs(x) < 1e-5
     safe = anp.where(small, 1.0, x)
@@ -65,14 +68,21 @@ def exprel(x: ArrayLike) -> Array:
 
 
 def _quarters(x: Array) -> tuple[Array, Array]:
-    """Quarter circles in ``x`` degrees, modulo 4, and the rest, -45 to 45 degrees."""
+    """Split ``x`` degrees into quarter circles and a rest in [-45, 45] degrees.
+
+    The number of quarter circles is modulo 4.
+    """
     circle = anp.fmod(x, 360.0)
     quarters = anp.rint(circle / 90.0)
     return anp.remainder(quarters, 4.0), circle - 90.0 * quarters
 
 
 def _sine(quarters: Array, rest: Array) -> Array:
-    """The sine of an angle, from its parts."""
+    """Return the sine of ``quarters`` quarter circles plus ``rest`` degrees.
+
+    An odd number of quarters exchanges sine and cosine, and two or three change the
+    sign.
+    """
     odd = anp.remainder(quarters, 2.0) == 1.0
     angle = rest * (math.pi / 180.0)
     size = anp.where(odd, anp.cos(angle), anp.sin(angle))
@@ -80,20 +90,26 @@ def _sine(quarters: Array, rest: Array) -> Array:
 
 
 def sindg(x: ArrayLike) -> Array:
-    """The sine of ``x`` degrees, exact at multiples of 90."""
+    """Return the sine of ``x`` degrees, exact at multiples of 90."""
     (x,), dtype = in_float64("sindg", x)
     return ops.convert(_sine(*_quarters(x)), dtype)
 
 
 def cosdg(x: ArrayLike) -> Array:
-    """The cosine of ``x`` degrees, exact at multiples of 90."""
+    """Return the cosine of ``x`` degrees, exact at multiples of 90.
+
+    It is the sine of one quarter circle more.
+    """
     (x,), dtype = in_float64("cosdg", x)
     quarters, rest = _quarters(x)
     return ops.convert(_sine(anp.remainder(quarters + 1.0, 4.0), rest), dtype)
 
 
 def _tangents(rest: Array) -> tuple[Array, Array]:
-    """The tangent of ``rest`` degrees, exact at 45, and the cotangent, finite at 0."""
+    """Return the tangent of ``rest`` degrees and its inverse, the cotangent.
+
+    The tangent is exact at 45. The cotangent of 0 is 1; callers replace it.
+    """
     tangent = anp.tan(rest * (math.pi / 180.0))
     tangent = anp.where(anp.abs(rest) == 45.0, anp.sign(rest), tangent)
     return tangent, 1.0 / anp.where(rest == 0, 1.0, tangent)
@@ -101,10 +117,11 @@ def _tangents(rest: Array) -> tuple[Array, Array]:
 
 @quiet
 def tandg(x: ArrayLike) -> Array:
-    """The tangent of ``x`` degrees; it is infinite at odd multiples of 90."""
+    """Return the tangent of ``x`` degrees; it is infinite at odd multiples of 90."""
     (x,), dtype = in_float64("tandg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
+    # tan(x + 90 degrees) = -cot(x)
     beyond = anp.where(rest == 0, math.inf, -cotangent)
     odd = anp.remainder(quarters, 2.0) == 1.0
     return ops.convert(anp.where(odd, beyond, tangent), dtype)
@@ -112,7 +129,7 @@ def tandg(x: ArrayLike) -> Array:
 
 @quiet
 def cotdg(x: ArrayLike) -> Array:
-    """The cotangent of ``x`` degrees; it is infinite at multiples of 180."""
+    """Return the cotangent of ``x`` degrees; it is infinite at multiples of 180."""
     (x,), dtype = in_float64("cotdg", x)
     quarters, rest = _quarters(x)
     tangent, cotangent = _tangents(rest)
@@ -151,7 +168,7 @@ def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
     (delta, r), dtype = in_float64("pseudo_huber", delta, r)
     positive = anp.where(delta <= 0, 1.0, delta)
     square = anp.square(r / positive)
-    # As a quotient, it does not cancel near 0.
+    # sqrt(1 + s) - 1 = s / (1 + sqrt(1 + s)), which does not cancel near 0.
     root = anp.sqrt(1.0 + square)
     share = anp.where(square < 1.0, square / (1.0 + root), root - 1.0)
     value = positive * positive * share
@@ -161,7 +178,7 @@ def pseudo_huber(delta: ArrayLike, r: ArrayLike) -> Array:
 
 @quiet
 def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox``.
+    """Return the inverse of ``boxcox``.
 
     It is (lmbda y + 1)**(1 / lmbda), or exp(y) for lmbda = 0.
     """
@@ -171,12 +188,13 @@ def inv_boxcox(y: ArrayLike, lmbda: ArrayLike) -> Array:
 
 @quiet
 def inv_boxcox1p(y: ArrayLike, lmbda: ArrayLike) -> Array:
-    """The inverse of ``boxcox1p``: ``inv_boxcox`` - 1, also accurate near 0."""
+    """Return the inverse of ``boxcox1p``: ``inv_boxcox`` - 1, also accurate near 0."""
     (y, lmbda), dtype = in_float64("inv_boxcox1p", y, lmbda)
     return ops.convert(anp.expm1(_log_inverse(y, lmbda)), dtype)
 
 
 def _log_inverse(y: Array, lmbda: Array) -> Array:
+    """Return log(lmbda y + 1) / lmbda, or y for lmbda = 0."""
     product = y * lmbda
     product = anp.where(lmbda == 0, 0.0, product)  # also for infinite y
     tiny = anp.abs(product) < 1e-8
@@ -190,7 +208,10 @@ def _log_inverse(y: Array, lmbda: Array) -> Array:
 
 @quiet
 def rgamma(x: ArrayLike) -> Array:
-    """Return 1 / gamma(x), which is 0 at the poles of gamma."""
+    """Return 1 / gamma(x), which is 0 at the poles of gamma.
+
+    It is the sign of gamma times exp(-log |gamma|).
+    """
     (x,), dtype = in_float64("rgamma", x)
     pole = (x <= 0) & (anp.floor(x) == x)
     safe = anp.where(pole, 1.0, x)
@@ -201,7 +222,11 @@ def rgamma(x: ArrayLike) -> Array:
 
 @quiet
 def binom(n: ArrayLike, k: ArrayLike) -> Array:
-    """The binomial coefficient of real numbers; it is NaN for negative integers n."""
+    """Return the binomial coefficient n over k of real numbers.
+
+    It is 1 / ((n + 1) beta(1 + n - k, 1 + k)), rounded if n and k are integers, and NaN
+    for negative integers n.
+    """
     (n, k), dtype = in_float64("binom", n, k)
     whole = anp.floor(k) == k
     # A falling factorial over a factorial vanishes for integers k < 0 or k > n.
@@ -217,13 +242,19 @@ def binom(n: ArrayLike, k: ArrayLike) -> Array:
 
 
 def erfcinv(y: ArrayLike) -> Array:
-    """The inverse of ``erfc``, for y between 0 and 2."""
+    """Return the inverse of ``erfc``, for y between 0 and 2.
+
+    It is -ndtri(y / 2) / sqrt(2).
+    """
     return anp.multiply(-math.sqrt(0.5), ndtri(anp.multiply(0.5, y)))
 
 
 @quiet
 def erfi(z: ArrayLike) -> Array:
-    """The imaginary error function -i erf(i z) of real z."""
+    """Return the imaginary error function -i erf(i z) of real z.
+
+    It is 2 / sqrt(pi) exp(z**2) dawsn(z), and infinite for |z| > 30.
+    """
     (z,), dtype = in_float64("erfi", z)
     value = 2.0 / math.sqrt(math.pi) * anp.exp(z * z) * dawsn(z)
     far = anp.abs(z) > 30.0

@@ -19,6 +19,7 @@ from arrayfn.scipy.special.gamma_functions import betainc, gammainc, gammaincc
 
 
 def _where(inside: Any, value: Any, dtype: Any) -> Array:
+    """Convert ``value`` to ``dtype``, with NaN where ``inside`` is false."""
     return ops.convert(anp.where(inside, value, math.nan), dtype)
 
 
@@ -34,12 +35,18 @@ def betaincc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 
 def _complement(lower: Array, upper: Array) -> Array:
-    """1 - lower, which is ``upper`` but for rounding, by the more accurate one."""
+    """Return 1 - lower, which equals ``upper`` except for rounding.
+
+    The subtraction is accurate for lower < 0.9, and ``upper`` is used beyond.
+    """
     return anp.where(lower < 0.9, 1.0 - lower, upper)
 
 
 def chdtr(v: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the chi-square distribution."""
+    """Return the probability of at most ``x`` in the chi-square distribution.
+
+    ``v`` is the number of degrees of freedom.
+    """
     return gammainc(anp.divide(v, 2), anp.divide(x, 2))
 
 
@@ -50,7 +57,10 @@ def chdtrc(v: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def gdtr(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the gamma distribution of rate a, shape b."""
+    """Return the probability of at most ``x`` in the gamma distribution.
+
+    ``a`` is the rate, and ``b`` the shape.
+    """
     (a, b, x), dtype = in_float64("gdtr", a, b, x)
     return _where(~(x < 0), gammainc(b, a * x), dtype)
 
@@ -64,7 +74,10 @@ def gdtrc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def pdtr(k: ArrayLike, m: ArrayLike) -> Array:
-    """The probability of at most ``k`` events of the Poisson distribution of mean m."""
+    """Return the probability of at most ``k`` events in the Poisson distribution.
+
+    ``m`` is the mean.
+    """
     (k, m), dtype = in_float64("pdtr", k, m)
     return _where(~(k < 0), gammaincc(anp.floor(k) + 1.0, m), dtype)
 
@@ -78,13 +91,19 @@ def pdtrc(k: ArrayLike, m: ArrayLike) -> Array:
 
 @quiet
 def bdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k`` successes in ``n`` trials of probability p."""
+    """Return the probability of at most ``k`` successes in ``n`` trials.
+
+    ``p`` is the probability of a success. k and n are rounded down. The result is I(1 -
+    p; n - k, k + 1), and 1 for k = n.
+    """
     (k, n, p), dtype = in_float64("bdtr", k, n, p)
     k, n = anp.floor(k), anp.floor(n)
     inside = (k >= 0) & (k <= n) & (p >= 0) & (p <= 1)
-    some = inside & (k < n)
-    value = betaincc(anp.where(some, k + 1.0, 1.0), anp.where(some, n - k, 1.0), p)
-    return _where(inside, anp.where(some, value, 1.0), dtype)
+    is_less = inside & (k < n)
+    value = betaincc(
+        anp.where(is_less, k + 1.0, 1.0), anp.where(is_less, n - k, 1.0), p
+    )
+    return _where(inside, anp.where(is_less, value, 1.0), dtype)
 
 
 @quiet
@@ -93,15 +112,15 @@ def bdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     (k, n, p), dtype = in_float64("bdtrc", k, n, p)
     k, n = anp.floor(k), anp.floor(n)
     inside = k <= n
-    some = (k >= 0) & (k < n)
-    value = betainc(anp.where(some, k + 1.0, 1.0), anp.where(some, n - k, 1.0), p)
-    value = anp.where(some, value, anp.where(k < 0, 1.0, 0.0))
+    is_less = (k >= 0) & (k < n)
+    value = betainc(anp.where(is_less, k + 1.0, 1.0), anp.where(is_less, n - k, 1.0), p)
+    value = anp.where(is_less, value, anp.where(k < 0, 1.0, 0.0))
     return _where(inside & (p >= 0) & (p <= 1), value, dtype)
 
 
 @quiet
 def nbdtr(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most ``k`` failures before ``n`` successes.
+    """Return the probability of at most ``k`` failures before ``n`` successes.
 
     ``p`` is the probability of a success.
     """
@@ -122,7 +141,7 @@ def nbdtrc(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
-    """The probability of at most ``x`` in the F distribution.
+    """Return the probability of at most ``x`` in the F distribution.
 
     ``dfn`` and ``dfd`` are the degrees of freedom.
     """
@@ -132,6 +151,7 @@ def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
 
 
 def _share(m: Array | float, n: Array, x: Array) -> Array:
+    """Return m x / (n + m x), and its limit 1 for infinite x."""
     finite = anp.where(anp.isinf(x), 0.0, x)
     return anp.where(anp.isinf(x), 1.0, m * finite / (n + m * finite))
 
@@ -148,9 +168,10 @@ def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
 
 @quiet
 def stdtr(df: ArrayLike, t: ArrayLike) -> Array:
-    """The probability of at most ``t`` in Student's distribution.
+    """Return the probability of at most ``t`` in Student's distribution.
 
-    ``df`` is the number of degrees of freedom.
+    ``df`` is the number of degrees of freedom, and an infinite number gives the normal
+    distribution. The tail beyond |t| is I(df / (df + t**2); df / 2, 1 / 2) / 2.
     """
     (df, t), dtype = in_float64("stdtr", df, t)
     finite = anp.where(anp.isinf(df), 1.0, df)

@@ -12,24 +12,24 @@ from typing import NamedTuple
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array
 
-_SPLITTER = 2.0**27 + 1.0
-EPSILON = 2.0**-104
+_SPLITTER = 2.0**27 + 1.0  # splits the 53 bits of a float64 in two parts
+EPSILON = 2.0**-104  # relative error of an operation
 
 
 class DoubleDouble(NamedTuple):
-    """The number ``high + low``; ``high`` is the nearest float64."""
+    """The number ``high + low``, where ``high`` is the float64 nearest to it."""
 
     high: Array
     low: Array
 
     def __add__(self, other: object) -> DoubleDouble:  # type: ignore[override]
-        """The sum with ``other``, a DoubleDouble."""
+        """Return the sum with ``other``, a DoubleDouble."""
         assert isinstance(other, DoubleDouble)
         total = sum_of(self.high, other.high)
         return _renewed(total.high, total.low + (self.low + other.low))
 
     def __mul__(self, other: object) -> DoubleDouble:  # type: ignore[override]
-        """The product with ``other``, a DoubleDouble or a float64 number."""
+        """Return the product with ``other``, a DoubleDouble or a float64 number."""
         if not isinstance(other, DoubleDouble):
             other = exact(anp.asarray(other))
         product = _product(self.high, other.high)
@@ -37,13 +37,16 @@ class DoubleDouble(NamedTuple):
         return _renewed(product.high, product.low + rest)
 
     def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
-        """The quotient: that of the high parts, plus that of the remainder."""
+        """Return the quotient with ``other``, a DoubleDouble.
+
+        It is the quotient of the high parts, plus the remainder's quotient.
+        """
         first = self.high / other.high
         rest = self + DoubleDouble(-first, anp.zeros_like(first)) * other
         return _renewed(first, rest.high / other.high)
 
     def where(self, condition: Array, other: DoubleDouble) -> DoubleDouble:
-        """This number where the condition holds, otherwise ``other``."""
+        """Return this number where the condition holds, otherwise ``other``."""
         return DoubleDouble(
             anp.where(condition, self.high, other.high),
             anp.where(condition, self.low, other.low),
@@ -51,25 +54,34 @@ class DoubleDouble(NamedTuple):
 
 
 def exact(x: Array) -> DoubleDouble:
-    """A float64 number as a double-double."""
+    """Convert a float64 number to a DoubleDouble, without error."""
     return DoubleDouble(x, anp.zeros_like(x))
 
 
 def sum_of(x: Array, y: Array) -> DoubleDouble:
-    """The sum of two float64 numbers, exactly."""
+    """Return the exact sum of two float64 numbers (Knuth's TwoSum).
+
+    ``high`` is the rounded sum, and ``low`` its rounding error.
+    """
     total = x + y
     part = total - x
     return DoubleDouble(total, (x - (total - part)) + (y - part))
 
 
 def _renewed(high: Array, low: Array) -> DoubleDouble:
-    """The normalised sum of a larger number, ``high``, and a smaller one, ``low``."""
+    """Return the sum of ``high`` and a smaller ``low``, so that ``high`` is rounded.
+
+    This is Dekker's Fast2Sum.
+    """
     total = high + low
     return DoubleDouble(total, low - (total - high))
 
 
 def _product(x: Array, y: Array) -> DoubleDouble:
-    """The product of two float64 numbers below 1e300, ``x`` and ``y``, exactly."""
+    """Return the exact product of two float64 numbers below 1e300 (Dekker's product).
+
+    ``high`` is the rounded product, and ``low`` its rounding error.
+    """
     (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
     product = x * y
     error = x_high * y_high - product + x_high * y_low + x_low * y_high
@@ -77,7 +89,10 @@ def _product(x: Array, y: Array) -> DoubleDouble:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """x as a sum of two numbers with half of its bits each (Veltkamp's splitting)."""
+    """Split x into a sum of two numbers with half of its bits each.
+
+    This is Veltkamp's splitting.
+    """
     wide = _SPLITTER * x
     high = wide - (wide - x)
     return high, x - high

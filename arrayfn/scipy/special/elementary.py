@@ -15,12 +15,16 @@ from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 
 def expit(x: ArrayLike) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     return ops.floating(special.logistic, "expit", x)
 
 
 def logit(x: ArrayLike) -> Array:
-    """Return log(x / (1 - x)), the inverse of expit, also accurate near 1/2."""
+    """Return log(x / (1 - x)), the inverse of expit, also accurate near 1/2.
+
+    Between 0.3 and 0.65, it is log1p((2 x - 1) / (1 - x)), and elsewhere log(x) -
+    log1p(-x).
+    """
     (x,) = _floated("logit", x)
     # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
     middle = anp.logical_and(anp.greater(x, 0.3), anp.less(x, 0.65))
@@ -32,11 +36,15 @@ def logit(x: ArrayLike) -> Array:
 
 
 def log_expit(x: ArrayLike) -> Array:
-    """The logarithm of expit, accurate far from 0."""
+    """Return the logarithm of expit, -log(1 + exp(-x)), without overflow."""
     return anp.negative(anp.logaddexp(anp.negative(x), 0.0))
 
 
 def _floated(name: str, *operands: ArrayLike) -> list[Array]:
+    """Convert ``operands`` to arrays of one floating-point dtype.
+
+    Errors call the function ``name``.
+    """
     return [ops.as_array(x) for x in ops.floated(name, *operands)]
 
 
@@ -50,12 +58,17 @@ def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
 
 @custom_jvp
 def _xlogy(x: Array, y: Array) -> Array:
+    """Return x log(y), which is 0 for x = 0 unless y is NaN."""
     zero = anp.logical_and(anp.equal(x, 0), anp.logical_not(anp.isnan(y)))
     return anp.where(zero, 0, anp.multiply(x, anp.log(anp.where(zero, 1, y))))
 
 
 def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative, whose parts are left out for zero tangents."""
+    """Return x log(y) and its tangent, log(y) dx + x / y dy.
+
+    A symbolic zero tangent adds no term, because 0 times an infinite derivative is NaN.
+    At x = y = 0, the derivative by y is 0.
+    """
     x, y = primals
     slope: Any = anp.zeros_like(x)
     if not isinstance(tangents[0], SymbolicZero):
@@ -78,12 +91,17 @@ def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
 
 @custom_jvp
 def _xlog1py(x: Array, y: Array) -> Array:
+    """Return x log(1 + y), which is 0 for x = 0 unless y is NaN."""
     zero = anp.logical_and(anp.equal(x, 0), anp.logical_not(anp.isnan(y)))
     return anp.where(zero, 0, anp.multiply(x, anp.log1p(anp.where(zero, 0, y))))
 
 
 def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative, whose parts are left out for zero tangents."""
+    """Return x log(1 + y) and its tangent, log(1 + y) dx + x / (1 + y) dy.
+
+    Symbolic zeros are handled as in ``_xlogy_jvp``. At x = 0 and y = -1, the derivative
+    by y is 0.
+    """
     x, y = primals
     slope: Any = anp.zeros_like(x)
     if not isinstance(tangents[0], SymbolicZero):
@@ -112,11 +130,17 @@ def entr(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _xlogx(x: Array) -> Array:
+    """Return x log(x), which is 0 for x = 0.
+
+    ``_xlogy.function`` is the function without its rule of differentiation: this
+    function has its own.
+    """
     return _xlogy.function(x, x)
 
 
 @_xlogx.defjvp
 def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return x log(x) and its derivative, log(x) + 1."""
     (x,), (dx,) = primals, tangents
     return _xlogx(x), anp.multiply(anp.add(anp.log(x), 1), dx)
 
@@ -132,22 +156,30 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
 
 @custom_jvp
 def _rel_entr(x: Array, y: Array) -> Array:
-    """x log(x / y), 0 at x = 0, infinite outside of the domain."""
+    """Return x log(x / y) for positive x and y.
+
+    Elsewhere, it is 0 for x = 0 and y >= 0, NaN if x or y is NaN, and infinite
+    otherwise.
+    """
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
     value = anp.multiply(a, _log_ratio(a, b))
-    none = anp.logical_and(anp.equal(x, 0), anp.greater_equal(y, 0))
+    is_zero = anp.logical_and(anp.equal(x, 0), anp.greater_equal(y, 0))
     unknown = anp.logical_or(anp.isnan(x), anp.isnan(y))
-    outside = anp.where(unknown, math.nan, anp.where(none, 0, math.inf))
+    outside = anp.where(unknown, math.nan, anp.where(is_zero, 0, math.inf))
     return anp.where(both, value, anp.astype(outside, value.dtype))
 
 
 def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative: log(x / y) + 1 by x, and -x / y by y."""
+    """Return x log(x / y) and its tangent, (log(x / y) + 1) dx - x / y dy.
+
+    Symbolic zeros are handled as in ``_xlogy_jvp``.
+    """
     x, y = primals
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
-    # The limits for y to 0; elsewhere outside the domain the value is constant.
+    # At y = 0 the derivatives are infinite, as in the limit y -> 0. Elsewhere outside
+    # the domain the value is constant.
     border = anp.logical_and(anp.greater(x, 0), anp.equal(y, 0))
     infinite = anp.astype(anp.where(border, math.inf, 0.0), a.dtype)
     slope: Any = anp.zeros_like(a)
@@ -164,16 +196,22 @@ _rel_entr.defjvp(_rel_entr_jvp, symbolic_zeros=True)
 
 
 def _log_ratio(x: Array, y: Array) -> Array:
-    """log(x / y) for positive x and y; near 1 by their exact difference."""
+    """Return log(x / y) for positive x and y.
+
+    For a ratio in (1/2, 2), it is log1p((x - y) / y), whose difference is exact. If the
+    ratio overflows or underflows, it is log(x) - log(y).
+    """
     ratio = anp.divide(x, y)
     near = anp.logical_and(anp.greater(ratio, 0.5), anp.less(ratio, 2))
     tiny = float(anp.finfo(x.dtype).tiny)
-    whole = anp.logical_and(anp.greater(ratio, tiny), anp.less(ratio, math.inf))
+    is_normal = anp.logical_and(anp.greater(ratio, tiny), anp.less(ratio, math.inf))
     a, b = anp.where(near, x, 1), anp.where(near, y, 1)
-    close = anp.log1p(anp.divide(anp.subtract(a, b), b))
-    c, d = anp.where(whole, x, 1), anp.where(whole, y, 1)
-    apart = anp.where(whole, anp.log(anp.divide(c, d)), anp.log(x) - anp.log(y))
-    return anp.where(near, close, apart)
+    from_difference = anp.log1p(anp.divide(anp.subtract(a, b), b))
+    c, d = anp.where(is_normal, x, 1), anp.where(is_normal, y, 1)
+    from_ratio = anp.where(
+        is_normal, anp.log(anp.divide(c, d)), anp.log(x) - anp.log(y)
+    )
+    return anp.where(near, from_difference, from_ratio)
 
 
 @quiet
@@ -181,7 +219,7 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """Return p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
     p, q = _floated("kl_div", p, q)
     value = rel_entr(p, q)
-    # An infinite sum of p and q has no difference.
+    # For infinite p or q, the result would be a difference of infinities.
     unknown = anp.logical_and(anp.greater(p, 0), anp.greater(q, 0))
     unknown = anp.logical_and(unknown, anp.logical_or(anp.isinf(p), anp.isinf(q)))
     value = anp.where(unknown, math.nan, value)
@@ -203,22 +241,29 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
 
 
 def _power_of_exponential(log: Array, lmbda: Array) -> Array:
-    """(exp(log)**lmbda - 1) / lmbda; ``log`` for lmbda = 0, also if it is infinite."""
+    """Return (exp(log)**lmbda - 1) / lmbda, or ``log`` for lmbda = 0.
+
+    With t = lmbda log, it is log (exp(t) - 1) / t by the series for |t| < 1/2, and
+    expm1(t) / lmbda elsewhere. The series also gives the derivative by lmbda at 0. For
+    lmbda = 0 and infinite ``log``, t is NaN and is replaced by 0.
+    """
     exponent = anp.multiply(lmbda, log)
-    endless = anp.logical_and(anp.equal(lmbda, 0), anp.isinf(log))
-    near = anp.logical_or(anp.less(anp.absolute(exponent), 0.5), endless)
+    infinite_log = anp.logical_and(anp.equal(lmbda, 0), anp.isinf(log))
+    near = anp.logical_or(anp.less(anp.absolute(exponent), 0.5), infinite_log)
     # (exp(t) - 1) / t near 0 by its series, which has the right derivative by lmbda.
-    t = anp.where(anp.logical_and(near, anp.logical_not(endless)), exponent, 0)
+    t = anp.where(anp.logical_and(near, anp.logical_not(infinite_log)), exponent, 0)
     series: Array = anp.multiply(t, _EXPONENTIAL[-1])
     for coefficient in reversed(_EXPONENTIAL[:-1]):
         series = anp.add(series, coefficient)
+        # The last coefficient added is 1, and has no factor t.
         if coefficient != 1.0:
             series = anp.multiply(series, t)
-    close = anp.multiply(anp.where(near, log, 0), series)
-    power = anp.where(near, 1, lmbda)
-    return anp.where(near, close, anp.divide(anp.expm1(exponent), power))
+    from_series = anp.multiply(anp.where(near, log, 0), series)
+    divisor = anp.where(near, 1, lmbda)
+    return anp.where(near, from_series, anp.divide(anp.expm1(exponent), divisor))
 
 
+# Coefficients of the series of (exp(t) - 1) / t.
 _EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 
 
@@ -226,22 +271,22 @@ _EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 
 
 def i0(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind of order 0."""
+    """Return the modified Bessel function of the first kind of order 0."""
     return bessel.i0(x)
 
 
 def i0e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) i0(x)."""
+    """Return exp(-abs(x)) i0(x), without overflow."""
     return bessel.bessel_i0e(x)
 
 
 def i1(x: ArrayLike) -> Array:
-    """The modified Bessel function of the first kind of order 1."""
+    """Return the modified Bessel function of the first kind of order 1."""
     return bessel.i1(x)
 
 
 def i1e(x: ArrayLike) -> Array:
-    """Return exp(-abs(x)) i1(x)."""
+    """Return exp(-abs(x)) i1(x), without overflow."""
     return bessel.bessel_i1e(x)
 
 

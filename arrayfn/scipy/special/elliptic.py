@@ -19,12 +19,12 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 # The mean of 1 and the smallest float64 needs 13 iterations, of 1 and 0.7 needs 5.
 _ITERATIONS = 13
 _FEW_ITERATIONS = 5
-_DUPLICATIONS = 14
+_DUPLICATIONS = 14  # see ``_duplicated``
 
 
 @quiet
 def ellipk(m: ArrayLike) -> Array:
-    """The complete elliptic integral of the first kind.
+    """Return the complete elliptic integral of the first kind.
 
     It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to pi / 2. It is infinite at
     m = 1 and NaN beyond. The relative error is below 2e-15, also for ``ellipkm1`` and
@@ -43,7 +43,7 @@ def ellipkm1(p: ArrayLike) -> Array:
 
 @quiet
 def ellipe(m: ArrayLike) -> Array:
-    """The complete elliptic integral of the second kind; NaN for m > 1.
+    """Return the complete elliptic integral of the second kind; NaN for m > 1.
 
     It is the integral of sqrt(1 - m sin(t)**2) from 0 to pi / 2.
     """
@@ -53,29 +53,33 @@ def ellipe(m: ArrayLike) -> Array:
 
 @quiet
 def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
-    """The incomplete elliptic integral of the first kind; NaN for m > 1.
+    """Return the incomplete elliptic integral of the first kind; NaN for m > 1.
 
     It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipkinc", phi, m)
     periods, sine, cosine = _turned(phi)
     square = cosine * cosine
+    # F(phi, m) = sin R_F(cos**2, 1 - m sin**2, 1) (DLMF 19.25.5), and each period of
+    # pi adds 2 K(m).
     part = sine * _first_of_carlson(square, square + (1.0 - m) * sine * sine)
     whole = anp.where(periods == 0, 0.0, 2.0 * periods * _first(1.0 - m))
     value = _in_domain(phi, m, whole + part, 0.0 * phi)
+    # For m = 1, the integral is infinite from pi / 2 on.
     right = (m == 1) & (anp.abs(phi) >= 0.5 * math.pi)
     return ops.convert(anp.where(right, anp.copysign(math.inf, phi), value), dtype)
 
 
 @quiet
 def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
-    """The incomplete elliptic integral of the second kind; NaN for m > 1.
+    """Return the incomplete elliptic integral of the second kind; NaN for m > 1.
 
     It is the integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipeinc", phi, m)
     periods, sine, cosine = _turned(phi)
     square, left = cosine * cosine, 1.0 - m
+    # delta = 1 - m sin**2
     delta = square + left * sine * sine
     first = sine * _first_of_carlson(square, delta)
     # DLMF 19.25.9 for negative m, 19.25.10 for positive m.
@@ -94,7 +98,11 @@ def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
 
 
 def _first(p: Array) -> Array:
-    """K of the parameter 1 - p: pi / 2 over the mean of 1 and sqrt(p) (DLMF 19.8.5)."""
+    """Return K of the parameter 1 - p, also accurate near p = 0.
+
+    It is pi / 2 over the arithmetic-geometric mean of 1 and sqrt(p) (DLMF 19.8.5). K is
+    infinite at p = 0, NaN for p < 0, and 0 at infinity.
+    """
     a: Any = 1.0
     inside = (p > 0) & (p < math.inf)
     b = anp.sqrt(anp.where(inside, p, 1.0))
@@ -105,26 +113,31 @@ def _first(p: Array) -> Array:
 
 
 def _second(m: Array) -> Array:
-    """E, by the mean and the sum of DLMF 19.8.6, for m or for the parameter 1 - m."""
-    # A negative m becomes m / (m - 1) (DLMF 19.7.2).
+    """Return the complete integral E(m), NaN for m > 1.
+
+    A negative m becomes m / (m - 1), with the factor sqrt(1 - m) (DLMF 19.7.2). The
+    arithmetic-geometric mean (DLMF 19.8.6) gives E of the smaller of m and 1 - m: E = K
+    (1 - sum of 2**(n - 1) c_n**2), which needs few iterations. For m > 1/2, Legendre's
+    relation (DLMF 19.7.1) then gives E(m).
+    """
     p = 1.0 - m
     size = anp.where(m < 0, p, 1.0)
     m, p = anp.where(m < 0, -m / size, m), anp.where(m < 0, 1.0 / size, p)
-    inside, low = p > 0, p >= 0.5
-    small = anp.where(inside, anp.where(low, m, p), 0.0)
+    inside, m_is_small = p > 0, p >= 0.5
+    small = anp.where(inside, anp.where(m_is_small, m, p), 0.0)
     a: Any = 1.0
     b = anp.sqrt(1.0 - small)
     total, weight, square = 0.5 * small, 1.0, small
     for _ in range(_FEW_ITERATIONS):
         a, b = 0.5 * (a + b), anp.sqrt(a * b)
-        # Half the difference of a and b, squared.
+        # c_n**2, where c_n is half the difference of the previous a and b.
         square = square * square / (16.0 * a * a)
         total, weight = total + weight * square, 2.0 * weight
     below = 0.5 * math.pi / a * (1.0 - total)
     # Legendre's relation (DLMF 19.7.1) gives E from the other parameter's.
-    above = a + _first(anp.where(inside & ~low, p, 1.0)) * total
+    above = a + _first(anp.where(inside & ~m_is_small, p, 1.0)) * total
     root = anp.sqrt(size)
-    value = root * anp.where(low, below, above)
+    value = root * anp.where(m_is_small, below, above)
     return anp.where(inside, value, anp.where(p == 0, root, math.nan))
 
 
@@ -132,28 +145,39 @@ def _second(m: Array) -> Array:
 
 
 def _turned(phi: Array) -> tuple[Array, Array, Array]:
-    """How many periods of pi ``phi`` has, and the sine and cosine of the rest."""
+    """Split ``phi`` into multiples of pi and a rest in [-pi / 2, pi / 2].
+
+    Returns the number of multiples, and the sine and cosine of the rest. The cosine has
+    the sign of cos(phi), because callers only use its square or magnitude.
+    """
     periods = anp.rint(phi / math.pi)
     sign = 1.0 - 2.0 * anp.remainder(periods, 2.0)
     return periods, sign * anp.sin(phi), anp.cos(phi)
 
 
 def _in_domain(phi: Array, m: Array, value: Array, limit: Any) -> Array:
-    """``value`` for finite ``phi`` and m <= 1, and ``limit`` for m of -inf."""
+    """Return ``value`` for finite ``phi`` and m <= 1.
+
+    It is phi for infinite ``phi``, ``limit`` for m = -inf, and NaN for m > 1.
+    """
     value = anp.where(anp.isinf(phi), phi, value)
     value = anp.where(m == -math.inf, limit, value)
     return anp.where((m <= 1) & ~anp.isnan(phi), value, math.nan)
 
 
 def _duplicated(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
-    """x, y and z after all duplications, and the sum that R_D needs (DLMF 19.36).
+    """Apply Carlson's duplication to x, y and z until they are nearly equal.
 
-    The largest distance, between the smallest and the largest float64, takes ten
-    duplications; each further one divides the distances by 4.
+    Returns the three numbers, and the sum that R_D needs (DLMF 19.36). The largest
+    distance, between the smallest and the largest float64, takes ten duplications. Each
+    further one divides the distances by 4.
     """
 
     def step(_: Any, state: Any) -> Any:
-        """Replace each number v by (v + shift) / 4."""
+        """Replace each number v by (v + shift) / 4, and add a term to the sum.
+
+        The shift is sqrt(x y) + sqrt(x z) + sqrt(y z).
+        """
         x, y, z, total, weight = state
         a, b, c = anp.sqrt(x), anp.sqrt(y), anp.sqrt(z)
         shift = a * (b + c) + b * c
@@ -167,7 +191,11 @@ def _duplicated(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
 
 
 def _first_of_carlson(x: Array, y: Array) -> Array:
-    """Carlson's integral R_F(x, y, 1) (DLMF 19.16.1)."""
+    """Return Carlson's integral R_F(x, y, 1) (DLMF 19.16.1).
+
+    After the duplications, it is a Taylor series in the relative distances u, v, w from
+    the mean, by their symmetric polynomials e2 and e3 (DLMF 19.36.1).
+    """
     x, y, z, _ = _duplicated(x, y, anp.ones_like(x))
     mean = (x + y + z) / 3.0
     u, v = 1.0 - x / mean, 1.0 - y / mean
@@ -178,7 +206,11 @@ def _first_of_carlson(x: Array, y: Array) -> Array:
 
 
 def _second_of_carlson(x: Array, y: Array, z: Array) -> Array:
-    """Carlson's integral R_D(x, y, z) (DLMF 19.16.5)."""
+    """Return Carlson's integral R_D(x, y, z) (DLMF 19.16.5).
+
+    It is the sum of the duplications plus a Taylor series in the relative distances u,
+    v, w from the mean, by their symmetric polynomials (DLMF 19.36.2).
+    """
     x, y, z, total = _duplicated(x, y, z)
     mean = (x + y + 3.0 * z) / 5.0
     u, v = 1.0 - x / mean, 1.0 - y / mean

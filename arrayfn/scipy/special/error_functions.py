@@ -25,12 +25,12 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def erf(x: ArrayLike) -> Array:
-    """The error function."""
+    """Return 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x."""
     return ops.floating(special.erf, "erf", x)
 
 
 def erfc(x: ArrayLike) -> Array:
-    """1 - erf(x), accurate for large x."""
+    """Return 1 - erf(x), accurate for large x."""
     return ops.floating(special.erfc, "erfc", x)
 
 
@@ -45,15 +45,16 @@ def erfcx(x: ArrayLike) -> Array:
 
 
 def erfinv(x: ArrayLike) -> Array:
-    """The inverse of erf; it is infinite at -1 and 1, and NaN outside."""
+    """Return the inverse of erf; it is infinite at -1 and 1, and NaN outside."""
     return ops.floating(special.erfinv, "erfinv", x)
 
 
 def wofz(z: ArrayLike) -> Array:
-    """The Faddeeva function exp(-z**2) erfc(-i z) of complex z.
+    """Return the Faddeeva function exp(-z**2) erfc(-i z) of complex z.
 
     The method is the rational approximation of Weideman (Computation of the complex
-    error function, 1994). The relative error is below 1e-13 in the upper half plane.
+    error function, 1994), in the upper half plane. In the lower one, w(z) = 2
+    exp(-z**2) - w(-z). The relative error is below 1e-13 in the upper half plane.
     """
     type = ops.type_of_operand("wofz", z)
     narrow = type.dtype in (dtypes.complex64, dtypes.float32)
@@ -61,15 +62,24 @@ def wofz(z: ArrayLike) -> Array:
     upper = anp.imag(x) >= 0
     w = anp.where(upper, x, -x)
     i = ops.as_array(ops.scalar(1j, dtypes.complex128))
-    below = _WOFZ_SCALE - i * w
-    ratio = (_WOFZ_SCALE + i * w) / below
-    value = 2.0 * horner(ratio, _WOFZ) / (below * below) + (1.0 / _ROOT_PI) / below
+    denominator = _WOFZ_SCALE - i * w
+    # w = 2 sum(a[k] ratio**k) / (L - i z)**2 + 1 / (sqrt(pi) (L - i z)), for the scale
+    # L.
+    ratio = (_WOFZ_SCALE + i * w) / denominator
+    value = (
+        2.0 * horner(ratio, _WOFZ) / (denominator * denominator)
+        + (1.0 / _ROOT_PI) / denominator
+    )
     value = anp.where(upper, value, 2.0 * anp.exp(-x * x) - value)
     return ops.convert(value, dtypes.complex64 if narrow else dtypes.complex128)
 
 
 def _wofz_coefficients(count: int) -> tuple[float, tuple[float, ...]]:
-    """Weideman's scale, and ``count`` coefficients of his: a Fourier transform."""
+    """Return Weideman's scale L and his ``count`` coefficients.
+
+    The coefficients are the discrete Fourier transform of exp(-t**2) (L**2 + t**2) at t
+    = L tan(angle / 2), for 4 ``count`` angles.
+    """
     points = 2 * count
     scale = math.sqrt(count / math.sqrt(2.0))
     angle = np.arange(-points + 1, points) * (math.pi / points)
@@ -83,7 +93,7 @@ _WOFZ_SCALE, _WOFZ = _wofz_coefficients(64)
 
 
 def ndtr(x: ArrayLike) -> Array:
-    """The distribution function of the standard normal distribution.
+    """Return the distribution function of the standard normal distribution.
 
     The error is at most 2 ulp, in the lower tail too.
     """
@@ -93,14 +103,14 @@ def ndtr(x: ArrayLike) -> Array:
 @quiet
 @also_takes("series_order")
 def log_ndtr(x: ArrayLike) -> Array:
-    """The logarithm of ``ndtr``, accurate to 1e-15 in both tails."""
+    """Return the logarithm of ``ndtr``, accurate to 1e-15 in both tails."""
     (x,), dtype = in_float64("log_ndtr", x)
     return ops.convert(_log_ndtr(x), dtype)
 
 
 @quiet
 def ndtri(p: ArrayLike) -> Array:
-    """The inverse of ``ndtr``, accurate to 1e-15, also for tiny p.
+    """Return the inverse of ``ndtr``, accurate to 1e-15, also for tiny p.
 
     It is infinite at 0 and 1, and NaN outside of [0, 1].
     """
@@ -109,7 +119,11 @@ def ndtri(p: ArrayLike) -> Array:
 
 
 def _erfcx_positive(a: Array) -> Array:
-    """exp(a**2) erfc(a) for a >= 0: by polynomials, and beyond 28 by a fraction."""
+    """Return exp(a**2) erfc(a) for a >= 0.
+
+    Up to 28, it is 1 / (1 + 2 a) times a polynomial in (a - center) / (a + center).
+    Beyond 28, it is the asymptotic series (DLMF 7.12.1).
+    """
     center = ERFCX_CENTER["f64"]
     near = anp.minimum(a, 28.0)
     inside = horner((near - center) / (near + center), ERFCX["f64"]) / (
@@ -124,7 +138,12 @@ def _erfcx_positive(a: Array) -> Array:
 
 
 def exp_of_square(x: Array, factor: float) -> Array:
-    """exp(factor * x**2), without the rounding of the square."""
+    """Return exp(factor * x**2), without the rounding error of the square.
+
+    With ``top``, x rounded to a multiple of 1/16, x**2 is top**2, which is exact, plus
+    (x - top) (x + top), which is small. ``x`` is clipped to [-40, 40], where the result
+    has long overflowed or underflowed.
+    """
     bounded = anp.clip(x, -40.0, 40.0)
     top = anp.rint(bounded * 16.0) * 0.0625
     rest = (bounded - top) * (bounded + top)
@@ -133,7 +152,10 @@ def exp_of_square(x: Array, factor: float) -> Array:
 
 @custom_jvp
 def _erfcx(x: Array) -> Array:
-    """exp(x**2) erfc(x)."""
+    """Return exp(x**2) erfc(x).
+
+    For negative x, it is 2 exp(x**2) - erfcx(-x).
+    """
     positive = _erfcx_positive(anp.abs(x))
     value = anp.where(x < 0, 2.0 * exp_of_square(x, 1.0) - positive, positive)
     return anp.where(anp.isnan(x), x, value)
@@ -141,7 +163,7 @@ def _erfcx(x: Array) -> Array:
 
 @_erfcx.defjvp
 def _erfcx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative 2 x erfcx(x) - 2 / sqrt(pi)."""
+    """Return erfcx(x) and its derivative, 2 x erfcx(x) - 2 / sqrt(pi)."""
     (x,), (dx,) = primals, tangents
     value = _erfcx(x)
     return value, (2.0 * x * value - 2.0 / _ROOT_PI) * dx
@@ -149,8 +171,11 @@ def _erfcx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _log_ndtr(x: Array) -> Array:
-    """The logarithm of the normal distribution function."""
-    # Below -1 the scaled tail; above, 1 minus the other tail.
+    """Return the logarithm of the normal distribution function.
+
+    Below -1, it is log(erfcx(-x / sqrt(2)) / 2) - x**2 / 2. Above, it is log1p of minus
+    the upper tail.
+    """
     negative = anp.minimum(x, -1.0)
     scaled = _erfcx_positive(-_ROOT_HALF * negative)
     below = anp.log(0.5 * scaled) - 0.5 * negative * negative
@@ -162,21 +187,29 @@ def _log_ndtr(x: Array) -> Array:
 
 @_log_ndtr.defjvp
 def _log_ndtr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return log_ndtr(x) and its derivative, density over distribution function."""
     (x,), (dx,) = primals, tangents
     return _log_ndtr(x), _hazard(x) * dx
 
 
 def _hazard(x: Array) -> Array:
-    """The density over the distribution function: the derivative of log_ndtr."""
+    """Return the normal density over the distribution function.
+
+    It is the derivative of log_ndtr.
+    """
     return math.sqrt(2.0 / math.pi) / _erfcx(-_ROOT_HALF * x)
 
 
 @custom_jvp
 def _ndtri(p: Array) -> Array:
-    """The inverse of the normal distribution function; NaN outside of [0, 1]."""
+    """Return the inverse of the normal distribution function; NaN outside of [0, 1].
+
+    From 1/4 to 3/4, it is sqrt(2) erfinv(2 p - 1). In the tails, it is a rational
+    approximation (Abramowitz and Stegun 26.2.23, within 5e-4) and three steps of
+    Newton's method on the logarithm.
+    """
     lower = anp.minimum(p, 1.0 - p)
     middle = _ROOT_TWO * apply(special.erfinv, 2.0 * anp.clip(p, 0.2, 0.8) - 1.0)
-    # Abramowitz and Stegun 26.2.23, within 5e-4, then Newton's method on the logarithm.
     tail = anp.where((lower > 0) & (lower < 0.3), lower, 0.1)
     log = anp.log(tail)
     t = anp.sqrt(-2.0 * log)
@@ -194,7 +227,7 @@ def _ndtri(p: Array) -> Array:
 
 @_ndtri.defjvp
 def _ndtri_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value x, and its derivative: 1 over the density at x."""
+    """Return x = ndtri(p) and its derivative, 1 over the density at x."""
     (p,), (dp,) = primals, tangents
     x = _ndtri(p)
     return x, anp.exp(0.5 * x * x + _LOG_ROOT_TWO_PI) * dp

@@ -18,11 +18,12 @@ from arrayfn.scipy.special.error_functions import exp_of_square
 from arrayfn.tracing import apply
 from arrayfn.transforms.custom import custom_jvp
 
-# Beyond, 24 terms of the asymptotic series suffice.
+# From here on, 24 terms of the asymptotic series of Dawson's integral suffice.
 _DAWSON_BORDER = 7.0
-_FRESNEL_BORDER = 1.5
+_FRESNEL_BORDER = 1.5  # a continued fraction replaces the power series
 # exp(-x**2 / 2) is negligible from here on.
 _GAUSSIAN_END = 9.0
+# Gauss-Legendre nodes and weights on [-1, 1], for Owen's integral.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
@@ -35,7 +36,7 @@ def dawsn(x: ArrayLike) -> Array:
 
 @custom_jvp
 def _dawsn(x: Array) -> Array:
-    """Dawson's integral: by a series, and far out by an asymptotic expansion."""
+    """Return Dawson's integral by its power series, or for |x| >= 7 asymptotically."""
     a = anp.abs(x)
     far = a >= _DAWSON_BORDER
     b = anp.where(far | anp.isnan(a), 0.0, a)
@@ -46,6 +47,7 @@ def _dawsn(x: Array) -> Array:
         lambda k: square / k * ((2.0 * k - 1.0) / (2.0 * k + 1.0)),
     )
     below = b * exp_of_square(b, -1.0) * total
+    # 1 / (2 x) times the sum of (2 k - 1)!! / (2 x**2)**k, by Horner's scheme.
     c = anp.where(far, a, _DAWSON_BORDER)
     inverse = 0.5 / (c * c)
     tail: Any = 1.0
@@ -57,7 +59,7 @@ def _dawsn(x: Array) -> Array:
 
 @_dawsn.defjvp
 def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative 1 - 2 x dawsn(x)."""
+    """Return dawsn(x) and its derivative, 1 - 2 x dawsn(x)."""
     (x,), (dx,) = primals, tangents
     value = _dawsn(x)
     return value, (1.0 - 2.0 * x * value) * dx
@@ -65,7 +67,7 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @quiet
 def fresnel(x: ArrayLike) -> tuple[Array, Array]:
-    """The integrals of sin and of cos of pi t**2 / 2 from 0 to x.
+    """Return the integrals of sin and of cos of pi t**2 / 2 from 0 to x.
 
     The method is a power series near 0 and a continued fraction elsewhere (Numerical
     Recipes, section 6.8).
@@ -75,13 +77,21 @@ def fresnel(x: ArrayLike) -> tuple[Array, Array]:
 
 
 def _near(a: Array) -> tuple[Array, Array]:
-    """a where its power series is used, 0 elsewhere; and pi a**2 / 2."""
+    """Return b and pi b**2 / 2, where b is ``a`` below 1.5, else 0.
+
+    The power series uses b.
+    """
     b = anp.where(a < _FRESNEL_BORDER, a, 0.0)
     return b, 0.5 * math.pi * b * b
 
 
 def _far(a: Array) -> tuple[Array, Array]:
-    """Both Fresnel integrals of large ``a``, by the continued fraction."""
+    """Return both Fresnel integrals, S and C, of ``a`` >= 1.5.
+
+    With z = (1 - i) sqrt(pi) a / 2, C + i S = (1 + i) / 2 erf(z), and erfc is computed
+    by its continued fraction (Numerical Recipes, section 6.8). Both are 1/2 at
+    infinity.
+    """
     used = (a >= _FRESNEL_BORDER) & (a < math.inf)
     b = anp.where(used, a, _FRESNEL_BORDER)
     square = math.pi * b * b
@@ -100,7 +110,7 @@ def _far(a: Array) -> tuple[Array, Array]:
 
 
 def _signed(x: Array, near: Array, far: Array) -> Array:
-    """``near`` for small, ``far`` for large abs(x), with the sign of x."""
+    """Choose ``near`` for |x| < 1.5, else ``far``, and give it the sign of x."""
     a = anp.abs(x)
     value = anp.where(a < _FRESNEL_BORDER, near, far)
     return anp.where(anp.isnan(x), x, anp.copysign(value, x))
@@ -108,7 +118,7 @@ def _signed(x: Array, near: Array, far: Array) -> Array:
 
 @custom_jvp
 def _sine(x: Array) -> Array:
-    """The Fresnel integral S(x)."""
+    """Return the Fresnel integral S(x), an odd function."""
     b, t = _near(anp.abs(x))
     # The sum of (-1)**k t**(2 k + 1) / ((2 k + 1)! (4 k + 3)), times x.
     total = series(
@@ -122,7 +132,7 @@ def _sine(x: Array) -> Array:
 
 @custom_jvp
 def _cosine(x: Array) -> Array:
-    """The Fresnel integral C(x)."""
+    """Return the Fresnel integral C(x), an odd function."""
     b, t = _near(anp.abs(x))
     # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times x.
     total = series(
@@ -136,19 +146,21 @@ def _cosine(x: Array) -> Array:
 
 @_sine.defjvp
 def _sine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return S(x) and its derivative, sin(pi x**2 / 2)."""
     (x,), (dx,) = primals, tangents
     return _sine(x), anp.sin(0.5 * math.pi * x * x) * dx
 
 
 @_cosine.defjvp
 def _cosine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return C(x) and its derivative, cos(pi x**2 / 2)."""
     (x,), (dx,) = primals, tangents
     return _cosine(x), anp.cos(0.5 * math.pi * x * x) * dx
 
 
 @quiet
 def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
-    """The probability of X > h and 0 < Y < a X for standard normal X and Y.
+    """Return the probability of X > h and 0 < Y < a X for standard normal X and Y.
 
     The method is Gauss-Legendre quadrature of Owen's integral (Tables for computing
     bivariate normal probabilities, 1956). The absolute error is below 1e-15.
@@ -159,13 +171,16 @@ def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
 
 @custom_jvp
 def _owens_t(h: Array, a: Array) -> Array:
-    """Owen's T(h, a), by quadrature for abs(a) up to 1."""
+    """Return Owen's T(h, a), by quadrature for abs(a) up to 1.
+
+    For steeper a, T(h, a) + T(a h, 1 / a) = Q(h) / 2 + Q(a h) / 2 - Q(h) Q(a h), where
+    Q is the upper tail of the normal distribution. T is even in h and odd in a.
+    """
     x, slope = anp.abs(h), anp.abs(a)
     steep = slope > 1.0
     flat = anp.where(steep, 1.0 / anp.where(steep, slope, 1.0), slope)
     scaled = anp.where(steep & (x > 0), x * slope, x)
     quadrature = _owens_quadrature(anp.where(steep, scaled, x), flat)
-    # T(h, a) + T(a h, 1 / a) = Q(h) / 2 + Q(a h) / 2 - Q(h) Q(a h), Q the upper tail.
     tail, other = _upper(x), _upper(scaled)
     value = anp.where(
         steep, 0.5 * (tail + other) - tail * other - quadrature, quadrature
@@ -175,11 +190,17 @@ def _owens_t(h: Array, a: Array) -> Array:
 
 
 def _upper(x: Array) -> Array:
+    """Return the probability that a standard normal variable is above x."""
     return apply(special.ndtr, -x)
 
 
 def _owens_quadrature(h: Array, a: Array) -> Array:
-    """Owen's function for h >= 0 and a in [0, 1]."""
+    """Return Owen's function for h >= 0 and a in [0, 1].
+
+    It is the integral of exp(-h**2 (1 + x**2) / 2) / (2 pi (1 + x**2)) over x from 0 to
+    a. Gauss-Legendre quadrature has 48 nodes, on a new last axis, and ends where the
+    integrand is negligible.
+    """
     end = anp.minimum(a, _GAUSSIAN_END / anp.maximum(h, 1.0))
     half = anp.expand_dims(0.5 * end, -1)
     x = half * (_NODES + 1.0)
@@ -191,7 +212,11 @@ def _owens_quadrature(h: Array, a: Array) -> Array:
 
 @_owens_t.defjvp
 def _owens_t_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative by h and a."""
+    """Return T(h, a) and its derivatives by h and by a.
+
+    By h it is -density(h) erf(a h / sqrt(2)) / 2, and by a it is exp(-h**2 (1 + a**2) /
+    2) / (2 pi (1 + a**2)).
+    """
     (h, a), (dh, da) = primals, tangents
     density = anp.exp(-0.5 * h * h) / math.sqrt(2.0 * math.pi)
     by_h = -0.5 * density * apply(special.erf, a * h * math.sqrt(0.5))

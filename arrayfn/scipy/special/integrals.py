@@ -18,7 +18,7 @@ from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.transforms.custom import custom_jvp
 
 _EULER = 0.57721566490153286
-# B(2k) / (2k + 1)!
+# Coefficients B(2k) / (2k + 1)! of Debye's series of the dilogarithm, k from 1.
 _DEBYE = (
     1 / 36,
     -1 / 3600,
@@ -35,23 +35,30 @@ _DEBYE = (
 
 @quiet
 def exp1(x: ArrayLike) -> Array:
-    """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN for x < 0."""
+    """Return the integral of exp(-t) / t from x to infinity, for x >= 0.
+
+    It is NaN for x < 0.
+    """
     (x,), dtype = in_float64("exp1", x)
     return ops.convert(_exp1(x), dtype)
 
 
 @quiet
 def expn(n: ArrayLike, x: ArrayLike) -> Array:
-    """The integral of exp(-x t) / t**n over t > 1, for integers n >= 0 and x >= 0."""
+    """Return the integral of exp(-x t) / t**n over t > 1.
+
+    n must be an integer >= 0, and x >= 0; otherwise it is NaN.
+    """
     (n, x), dtype = in_float64("expn", n, x)
     return ops.convert(_expn(n, x), dtype)
 
 
 @quiet
 def expi(x: ArrayLike) -> Array:
-    """The integral of exp(t) / t from minus infinity to x (its principal value).
+    """Return the integral of exp(t) / t from minus infinity to x.
 
-    The relative error is 1e-15. Near the zero at 0.3725, this is the absolute error.
+    It is the principal value. The relative error is 1e-15. Near the zero at 0.3725,
+    this is the absolute error.
     """
     (x,), dtype = in_float64("expi", x)
     return ops.convert(_expi(x), dtype)
@@ -59,7 +66,7 @@ def expi(x: ArrayLike) -> Array:
 
 @quiet
 def sici(x: ArrayLike) -> tuple[Array, Array]:
-    """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
+    """Return the integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity.
 
     The second integral is that of abs(x), as in SciPy. It is -inf at 0 and NaN at -inf.
     """
@@ -69,7 +76,10 @@ def sici(x: ArrayLike) -> tuple[Array, Array]:
 
 @quiet
 def spence(x: ArrayLike) -> Array:
-    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0."""
+    """Return the dilogarithm of 1 - x.
+
+    It is the integral of log(t) / (1 - t) from 1 to x >= 0, and NaN for x < 0.
+    """
     (x,), dtype = in_float64("spence", x)
     return ops.convert(_spence(x), dtype)
 
@@ -78,16 +88,18 @@ def spence(x: ArrayLike) -> Array:
 
 
 def _tail(n: ArrayLike, x: Array) -> Array:
-    """expn(n, x) for x > 1, by its continued fraction, evaluated from the last term.
+    """Return expn(n, x) for x > 1 by its continued fraction.
 
-    This damps rounding errors, which add up when starting from the first term. After k
-    terms the fraction is within exp(-4 sqrt(k x)) of its limit.
+    The fraction is exp(-x) / (x + n - 1 n / (x + n + 2 - 2 (n + 1) / (x + n + 4 -
+    ...))) (A and S 5.1.22, contracted). It is evaluated from the last term: this damps
+    rounding errors, which add up when starting from the first term. After k terms the
+    fraction is within exp(-4 sqrt(k x)) of its limit.
     """
     needed = anp.where(x > 1.0, anp.ceil(_TAIL_TERMS / x), 0.0)  # 0 for NaN
     count = anp.max(needed, initial=0.0) + 3.0
 
     def step(state: Any) -> Any:
-        """The fraction's part k, from the end."""
+        """Put part k of the fraction around the parts after it."""
         k, fraction = state
         before = x + n + 2.0 * (k - 1.0)
         return k - 1.0, before - k * (n + (k - 1.0)) / fraction
@@ -102,10 +114,13 @@ _TAIL_TERMS = 90.0
 
 @custom_jvp
 def _exp1(x: Array) -> Array:
-    """The exponential integral E1(x): by its series up to 1, then by a fraction."""
+    """Return the exponential integral E1(x), infinite at 0 and NaN for x < 0.
+
+    Up to 1, it is -gamma - log(x) - sum((-x)**k / (k k!)), with Euler's constant gamma.
+    Beyond 1, it is a continued fraction.
+    """
     near = x <= 1.0
     small = anp.where(near & (x > 0), x, 1.0)
-    # The sum of (-x)**k / (k k!), whose first term is -x.
     total = _series_of_expi(-small)
     below = -_EULER - anp.log(small) - total
     value = anp.where(near, below, _tail(1.0, anp.where(near, 2.0, x)))
@@ -116,17 +131,23 @@ def _exp1(x: Array) -> Array:
 
 @_exp1.defjvp
 def _exp1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return E1(x) and its derivative, -exp(-x) / x."""
     (x,), (dx,) = primals, tangents
     return _exp1(x), -anp.exp(-x) / x * dx
 
 
 def _series_of_expi(x: Array) -> Array:
+    """Return the sum of x**k / (k k!) over k >= 1."""
     return series(x, lambda k: x * k / ((k + 1.0) * (k + 1.0)))
 
 
 @custom_jvp
 def _expi(x: Array) -> Array:
-    """The exponential integral Ei(x)."""
+    """Return the exponential integral Ei(x).
+
+    It is -E1(-x) for negative x, gamma + log(x) + sum(x**k / (k k!)) up to 40, and
+    exp(x) / x sum(k! / x**k) beyond.
+    """
     below = -_exp1.function(anp.where(x < 0, -x, 1.0))
     near = (x > 0) & (x <= 40.0)
     a = anp.where(near, x, 1.0)
@@ -146,13 +167,18 @@ def _expi(x: Array) -> Array:
 
 @_expi.defjvp
 def _expi_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return Ei(x) and its derivative, exp(x) / x."""
     (x,), (dx,) = primals, tangents
     return _expi(x), anp.exp(x) / x * dx
 
 
 @custom_jvp
 def _expn(n: Array, x: Array) -> Array:
-    """The exponential integral En(x) of an integer order n."""
+    """Return the exponential integral En(x), for integers n >= 0 and x >= 0.
+
+    Up to x = 1, it is a series, and beyond, a continued fraction. E0(x) is exp(-x) / x,
+    and En(0) is 1 / (n - 1), infinite for n <= 1. For other n or x, it is NaN.
+    """
     near = x <= 1.0
     # n = 0 has another formula.
     order = anp.maximum(n, 1.0)
@@ -169,17 +195,23 @@ def _expn(n: Array, x: Array) -> Array:
 
 
 def _or_one(x: Array) -> Array:
-    """x if it is positive, else 1."""
+    """Return x if it is positive, else 1."""
     return anp.where(x > 0, x, 1.0)
 
 
 def _expn_series(n: Array, x: Array) -> Array:
-    """A and S 5.1.12, for x <= 1: all terms except that of order n - 1; that term."""
+    """Return En(x) for n >= 1 and x <= 1 (A and S 5.1.12).
+
+    It is the sum of -(-x)**m / ((m - n + 1) m!) over m except n - 1, plus the term
+    (-x)**(n - 1) / (n - 1)! (digamma(n) - log(x)).
+    """
     total: Any = 0.0
     term: Any = anp.ones_like(x)
     for m in range(22):
-        gap = n - (m + 1.0)
-        total = total + anp.where(gap == 0, 0.0, term / anp.where(gap == 0, 1.0, gap))
+        divisor = n - (m + 1.0)
+        total = total + anp.where(
+            divisor == 0, 0.0, term / anp.where(divisor == 0, 1.0, divisor)
+        )
         term = term * (-x / (m + 1.0))
     log_size = (n - 1.0) * anp.log(x) - _gammaln(n)
     sign = 2.0 * anp.remainder(n, 2.0) - 1.0
@@ -188,18 +220,22 @@ def _expn_series(n: Array, x: Array) -> Array:
 
 
 def _gammaln(x: Array) -> Array:
+    """Return log(gamma(x))."""
     return lax.lgamma(x)
 
 
 def _digamma(x: Array) -> Array:
+    """Return the derivative of log(gamma(x))."""
     return lax.digamma(x)
 
 
 @_expn.defjvp
 def _expn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative by x, -E(n - 1)(x)."""
+    """Return En(x) and its derivative by x, -E(n - 1)(x).
+
+    The integer order has no derivative. For order 0, it is -exp(-x) (1 / x + 1 / x**2).
+    """
     (n, x), (_, dx) = primals, tangents
-    # The integer order has no derivative. Below order 1: -exp(-x) (1/x + 1/x**2).
     inverse = 1.0 / x
     first = anp.exp(-x) * inverse * (1.0 + inverse)
     slope = anp.where(n == 0, first, _expn(anp.maximum(n - 1.0, 0.0), x))
@@ -210,7 +246,11 @@ def _expn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _auxiliary(a: Array) -> tuple[Array, Array]:
-    """Si - pi / 2 and Ci at a > 4, from exp1 of the imaginary number i a."""
+    """Return Si(a) - pi / 2 and Ci(a) for a > 4.
+
+    They are the imaginary part and minus the real part of E1(i a), by its continued
+    fraction.
+    """
     z = anp.multiply(a, ops.scalar(1j, dtypes.complex128))
     fraction = continued_fraction(
         z + 1.0, lambda k: (-k * k + 0.0 * z, z + 1.0 + 2.0 * k)
@@ -221,7 +261,10 @@ def _auxiliary(a: Array) -> tuple[Array, Array]:
 
 @custom_jvp
 def _si(x: Array) -> Array:
-    """The sine integral Si(x)."""
+    """Return the sine integral Si(x), an odd function.
+
+    Up to 4, it is the sum of (-1)**k x**(2 k + 1) / ((2 k + 1) (2 k + 1)!).
+    """
     a = anp.abs(x)
     near = a <= 4.0
     b = anp.where(near, a, 0.0)
@@ -239,7 +282,7 @@ def _si(x: Array) -> Array:
 
 @_si.defjvp
 def _si_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative sin(x) / x."""
+    """Return Si(x) and its derivative, sin(x) / x."""
     (x,), (dx,) = primals, tangents
     zero = x == 0
     slope = anp.where(zero, 1.0, anp.sin(x) / anp.where(zero, 1.0, x))
@@ -248,7 +291,11 @@ def _si_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _ci(x: Array) -> Array:
-    """The cosine integral Ci(x)."""
+    """Return the cosine integral Ci(|x|), -inf at 0 and NaN at -inf.
+
+    Up to 4, it is gamma + log(x) + the sum of (-1)**k x**(2 k) / (2 k (2 k)!) over k >=
+    1, with Euler's constant gamma.
+    """
     a = anp.abs(x)
     near = a <= 4.0
     b = anp.where(near & (a > 0), a, 1.0)
@@ -265,6 +312,7 @@ def _ci(x: Array) -> Array:
 
 @_ci.defjvp
 def _ci_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return Ci(x) and its derivative, cos(x) / x."""
     (x,), (dx,) = primals, tangents
     return _ci(x), anp.cos(x) / x * dx
 
@@ -274,10 +322,14 @@ def _ci_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _spence(x: Array) -> Array:
-    """Spence's function, the integral of log(t) / (1 - t) from 1 to x."""
+    """Return Spence's function, the integral of log(t) / (1 - t) from 1 to x.
+
+    From 1/2 to 2, it is Debye's series in u = -log(z): u - u**2 / 4 + the sum of B(2 k)
+    / (2 k + 1)! u**(2 k + 1). Smaller x are reflected to 1 - x, and larger x go to 1 -
+    1 / x (DLMF 25.12.4 and 25.12.6).
+    """
     inside = (x > 0) & (x < math.inf)
     y = anp.where(inside, x, 1.0)
-    # Map to [1/2, 2]: reflect small numbers, and the inverse of large ones.
     small, large = y < 0.5, y > 2.0
     inverse = 1.0 / anp.where(large, y, 2.0)
     z = anp.where(small, 1.0 - y, anp.where(large, 1.0 - inverse, y))
@@ -295,7 +347,7 @@ def _spence(x: Array) -> Array:
 
 @_spence.defjvp
 def _spence_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivative log(x) / (1 - x)."""
+    """Return Spence's function and its derivative, log(x) / (1 - x)."""
     (x,), (dx,) = primals, tangents
     one = x == 1
     slope = anp.where(one, -1.0, anp.log(x) / anp.where(one, 1.0, 1.0 - x))

@@ -20,14 +20,14 @@ from arrayfn.tracing import Tracer
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
-# The backward recurrence begins so far above the largest argument.
+# The backward recurrence begins at an order this far above the largest argument.
 _MARGIN = 60.0
-_LARGE = 1e150
+_LARGE = 1e150  # larger numbers of the recurrence are scaled down, with all others
 
 
 @quiet
 def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
-    """The Bessel functions of the first kind of orders 0 to ``v``.
+    """Return the Bessel functions of the first kind of orders 0 to ``v``.
 
     The result is [v + 1, *z.shape]. Miller's backward recurrence (Abramowitz and Stegun
     9.12) begins at order ``n_iter``. If ``n_iter`` is too low, the recurrence begins
@@ -39,29 +39,35 @@ def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
 
 @partial(custom_jvp, nondiff_argnums=(1, 2))
 def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
-    """J0(z) to Jv(z), along a new axis 0, by Miller's downward recurrence.
+    """Return J0(z) to Jv(z), along a new axis 0, by Miller's backward recurrence.
 
-    It begins at order ``n_iter`` at least.
+    The recurrence begins at an order far above |z| and v, and at least at ``n_iter``,
+    with arbitrary small values. J0 + 2 J2 + 2 J4 + ... = 1 then gives the scale of all
+    orders. NaN gives NaN, and infinite z gives 0.
     """
     finite = anp.isfinite(z)
-    zero = z == 0
-    x = anp.where(finite & ~zero, z, 1.0)
+    is_zero = z == 0
+    x = anp.where(finite & ~is_zero, z, 1.0)
     begin = anp.maximum(anp.ceil(anp.max(anp.abs(x), initial=0.0)), float(v)) + _MARGIN
     # An even order, which the sum below contains.
     begin = 2.0 * anp.ceil(0.5 * anp.maximum(begin, float(n_iter)))
     orders = anp.reshape(anp.arange(v + 1.0), (v + 1,) + (1,) * z.ndim)
 
     def step(state: Any) -> Any:
-        """Compute the order below, and keep it if it is asked for."""
-        k, above, here, total, kept = state
+        """Compute order k - 1, add it to the sum, and store it if it is at most ``v``.
+
+        The state is k, orders k + 1 and k, the sum, and the stored orders.
+        """
+        k, above, here, total, results = state
         below = 2.0 * k / x * here - above
         # J0 + 2 J2 + 2 J4 + ... is 1.
         even = anp.remainder(k - 1.0, 2.0) == 0
         weight = anp.where(k == 1.0, 1.0, anp.where(even, 2.0, 0.0))
         total = total + weight * below
-        kept = anp.where(orders == k - 1.0, below, kept)
+        results = anp.where(orders == k - 1.0, below, results)
+        # Scale all numbers down before they overflow; only their ratios matter.
         scale = anp.where(anp.abs(below) > _LARGE, 1.0 / _LARGE, 1.0)
-        return k - 1.0, here * scale, below * scale, total * scale, kept * scale
+        return k - 1.0, here * scale, below * scale, total * scale, results * scale
 
     start = anp.full_like(x, 1e-30)
     state = (
@@ -71,9 +77,9 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
         2.0 * start,
         anp.zeros((v + 1, *x.shape), dtype=x.dtype),
     )
-    *_, total, kept = lax.while_loop(lambda s: s[0] >= 1.0, step, state)
+    *_, total, results = lax.while_loop(lambda s: s[0] >= 1.0, step, state)
     at_zero = anp.where(orders == 0, 1.0, 0.0)
-    value = anp.where(zero, at_zero, kept / total)
+    value = anp.where(is_zero, at_zero, results / total)
     return anp.where(finite, value, anp.where(anp.isnan(z), math.nan, 0.0))
 
 
@@ -81,10 +87,14 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
 def _bessel_jn_jvp(
     v: int, n_iter: int, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
-    """The values, and their derivatives."""
+    """Return the values and their derivatives by z.
+
+    Jn' = (J(n - 1) - J(n + 1)) / 2, and J0' = -J1.
+    """
     (z,), (dz,) = primals, tangents
     more = _bessel_jn(z, v + 1, n_iter)
-    # J0' = -J1, and Jn' = (J(n - 1) - J(n + 1)) / 2.
+
+    # -J1 in place of J(-1) gives (-J1 - J1) / 2 for order 0.
     before = anp.concatenate([-more[1:2], more[:-2]])
     return more[:-1], 0.5 * (before - more[1:]) * dz
 
@@ -98,11 +108,11 @@ def sph_harm_y(
     *,
     n_max: int | None = None,
 ) -> Array:
-    """The complex spherical harmonic of degree n >= 0 and order m.
+    """Return the complex spherical harmonic of degree n >= 0 and order m.
 
     ``theta`` is the polar angle, and ``phi`` is the azimuth. Harmonics are orthonormal,
     with the phase of Condon and Shortley. They are 0 for abs(m) > n. ``n_max`` is the
-    largest degree, which is needed if n is traced.
+    largest degree, which is needed if n is traced: ArgumentError without.
     """
     if n_max is None:
         if isinstance(n, Tracer):
@@ -115,11 +125,11 @@ def sph_harm_y(
     (degree, order, theta, phi), dtype = in_float64("sph_harm_y", n, m, theta, phi)
     size = anp.abs(order)
     legendre = _legendre(degree, size, theta, n_max)
-    turned = size * phi
+    angle = size * phi
     sign = 1.0 - 2.0 * anp.remainder(size, 2.0)
     # Y of -m is (-1)**m times the conjugate of Y of m.
-    real = legendre * anp.cos(turned)
-    imaginary = legendre * anp.sin(turned)
+    real = legendre * anp.cos(angle)
+    imaginary = legendre * anp.sin(angle)
     negative = order < 0
     value = lax.complex(
         anp.where(negative, sign * real, real),
@@ -129,10 +139,12 @@ def sph_harm_y(
 
 
 def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
-    """Associated Legendre functions of cos(theta), normalised on the sphere.
+    """Return normalised associated Legendre functions of cos(theta).
 
-    ``n`` is the degree, at most ``n_max``, and ``m`` the order. Upward recurrence in
-    the degree (Press et al., Numerical Recipes, section 6.7).
+    ``n`` is the degree, at most ``n_max``, and ``m`` >= 0 the order. exp(i m phi) times
+    the result is the spherical harmonic. Degree m is sqrt((2 m + 1)! / (4 pi)) / (2**m
+    m!) (-sin(theta))**m, and the next degrees follow by recurrence (Press et al.,
+    Numerical Recipes, section 6.7). For m > n the result is 0.
     """
     x, sine = anp.cos(theta), anp.abs(anp.sin(theta))
     logs = 0.5 * (lax.lgamma(2.0 * m + 2.0) - math.log(4.0 * math.pi))
@@ -142,7 +154,7 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
     before: Any = anp.zeros_like(here)
     for step in range(1, n_max + 1):
         k = m + float(step)
-        # The factor of the degree before the first is 0.
+        # P(k) = a (x P(k - 1) - b P(k - 2)), where b is 0 in the first step.
         a = anp.sqrt((4.0 * k * k - 1.0) / (k * k - m * m))
         c = k - 1.0
         b = anp.sqrt((c * c - m * m) / (4.0 * c * c - 1.0)) if step > 1 else 0.0
@@ -154,16 +166,16 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
 
 @quiet
 def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
-    """The associated Legendre function of the first kind, of order m and real degree v.
+    """Return the associated Legendre function of order m and real degree v at x.
 
-    For x from -1 to 1 it is Ferrers' function, with the phase of Condon and Shortley.
-    The order must be an integer, otherwise the value is NaN. It is also NaN if v is
-    an integer and m < -v (for negative v: m < v + 1). Outside of [-1, 1], the value is
-    a polynomial for m = 0 and integers v, and otherwise NaN. The first two degrees come
-    from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other degrees come from
-    the recurrence (14.10.3). For degrees up to 20 the error is below 1e-13 times the
-    largest value of a degree near v. The function can be differentiated with respect to
-    v and x.
+    For x from -1 to 1 it is Ferrers' function of the first kind, with the phase of
+    Condon and Shortley. The order must be an integer, otherwise the value is NaN. It is
+    also NaN if v is an integer and m < -v (for negative v: m < v + 1). Outside of [-1,
+    1], the value is a polynomial for m = 0 and integers v, and otherwise NaN. The first
+    two degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
+    degrees come from the recurrence (14.10.3). For degrees up to 20 the error is below
+    1e-13 times the largest value of a degree near v. The function can be differentiated
+    with respect to v and x.
     """
     (m, v, x), dtype = in_float64("lpmv", m, v, x)
     return ops.convert(_lpmv(m, v, x), dtype)
@@ -171,11 +183,16 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
 
 @custom_jvp
 def _lpmv(m: Array, v: Array, x: Array) -> Array:
+    """Return ``_ferrers(m, v, x)``, with a rule of differentiation."""
     return _ferrers(m, v, x)
 
 
 def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The value, and its derivatives: by v those of the sums, by x DLMF 14.10.2."""
+    """Return the associated Legendre function and its tangent by v and x.
+
+    The derivative by v is that of the sums, in forward mode. The derivative by x is
+    DLMF 14.10.2, and v (v + 1) / 2 x**(v + 1) at |x| = 1. Symbolic zeros add no term.
+    """
     m, v, x = primals
     value = _lpmv(m, v, x)
     tangent: Any = anp.zeros_like(value)
@@ -200,24 +217,31 @@ _lpmv.defjvp(_lpmv_jvp, symbolic_zeros=True)
 
 
 def _ferrers(m: Array, v: Array, x: Array) -> Array:
-    """The associated Legendre function, by recurrence from the two lowest degrees."""
+    """Return the associated Legendre function of order m, degree v, at x.
+
+    The two lowest degrees with the fraction of v come from ``_ferrers_sum``, and a loop
+    computes the higher ones by DLMF 14.10.3. Order -m follows from order m (DLMF
+    14.9.3). Elements with invalid m, v or x are NaN.
+    """
     degree = anp.where(v < -0.5, -v - 1.0, v)  # DLMF 14.9.5
     whole = anp.floor(degree) == degree
     valid = (anp.floor(m) == m) & anp.isfinite(m) & anp.isfinite(v) & ~anp.isnan(x)
     valid = valid & ~(whole & (m < 0) & (degree + m < 0))
     order = anp.where(valid, anp.abs(m), 0.0)
     degree = anp.where(valid, degree, 0.0)
-    # The lowest degree less the order, which has the fraction of the degree.
+    # The lowest degree is order + rest. It differs from the degree by ``steps``.
     rest = anp.where(degree >= order, degree - anp.floor(degree), degree - order)
     steps = anp.where(degree >= order, anp.floor(degree) - order, 0.0)
     factor = _ferrers_factor(order, rest, x)
     first = factor * _ferrers_sum(order, rest, x)
     above = rest + 1.0
+    # The factor of the next degree, order + rest + 1, is the first one's times this
+    # ratio.
     ratio = (rest + 2.0 * order + 1.0) / anp.where(above == 0, 1.0, above)
     second = factor * ratio * _ferrers_sum(order, above, x)
 
     def step(state: Any) -> Any:
-        """The next degree, where it is asked for (DLMF 14.10.3)."""
+        """Compute degree n + 1 (DLMF 14.10.3), where k is less than ``steps``."""
         k, before, here = state
         n = rest + order + k
         after = (2.0 * n + 1.0) * x * here - (n + order) * before
@@ -232,23 +256,25 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
     # DLMF 14.9.3
     size = gammaln(degree - order + 1.0) - gammaln(degree + order + 1.0)
     sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
-    turned = value * sign * anp.exp(size)
-    value = anp.where(m < 0, turned, value)
+    reflected = value * sign * anp.exp(size)
+    value = anp.where(m < 0, reflected, value)
+    # At x = -1, a fractional degree is infinite.
     pole = (x == -1) & ~whole
     value = anp.where(pole, anp.where(m == 0, -math.inf, math.inf), value)
     return anp.where(valid, value, math.nan)
 
 
 def _ferrers_factor(order: Array, rest: Array, x: Array) -> Array:
-    """What the sum is multiplied by, for the degree ``order`` + ``rest``.
+    """Return the factor of ``_ferrers_sum`` for the degree ``order`` + ``rest``.
 
-    (-1)**m (1 - x**2)**(m / 2) gamma(rest + 2 m + 1) / (gamma(rest + 1) 2**m m!) for
-    the order m.
+    It is (-1)**m (1 - x**2)**(m / 2) gamma(rest + 2 m + 1) / (gamma(rest + 1) 2**m m!)
+    for the order m, as a product of m factors.
     """
     last = anp.max(order, initial=0.0)
     root = anp.sqrt(1.0 - x * x)
 
     def step(state: Any) -> Any:
+        """Multiply by factor k, in elements whose order is at least k."""
         k, product = state
         factor = -root * (rest + 2.0 * k - 1.0) * (rest + 2.0 * k) / (2.0 * k)
         return k + 1.0, anp.where(k <= order, product * factor, product)
@@ -258,6 +284,10 @@ def _ferrers_factor(order: Array, rest: Array, x: Array) -> Array:
 
 
 def _ferrers_sum(order: Array, rest: Array, x: Array) -> Array:
+    """Return the hypergeometric sum for the degree ``order`` + ``rest``.
+
+    It is 2F1(-rest, rest + 2 m + 1; m + 1; (1 - x) / 2) for the order m (DLMF 14.3.1).
+    """
     return hyp2f1(-rest, rest + 2.0 * order + 1.0, order + 1.0, 0.5 * (1.0 - x))
 
 

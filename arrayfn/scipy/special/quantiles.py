@@ -39,13 +39,19 @@ _SMALLEST: Final = -745.0  # of logarithms of float64 numbers
 def _solved(
     equation: Callable[[Array], tuple[Array, Array]], start: Any, low: Any, high: Any
 ) -> Array:
-    """The zero, between ``low`` and ``high``, of an increasing function.
+    """Find the zero, between ``low`` and ``high``, of an increasing function.
 
-    ``equation`` returns it and its derivative; ``start`` is a guess.
+    ``equation(u)`` returns the function's value and derivative at u, and ``start`` is a
+    guess of the zero. The method is Newton's, safeguarded by bisection: ``low`` and
+    ``high`` always enclose the zero, and a step that leaves this interval is replaced
+    by its middle. One loop solves all elements.
     """
 
     def step(state: Any) -> Any:
-        """Newton's step, or half of the interval, where the solution still moves."""
+        """Take Newton's step, or go to the middle, in elements that still move.
+
+        The state is the count, u, the interval, and which elements still move.
+        """
         k, u, low, high, moving = state
         value, slope = equation(u)
         below = value < 0
@@ -63,6 +69,7 @@ def _solved(
         start,
         low,
         high,
+        # All but NaN still move.
         start == start,
     )
     return lax.while_loop(lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state)[1]
@@ -74,11 +81,13 @@ def _inverse(
     """Give ``find`` the derivatives of the inverse of ``function``.
 
     ``find(*parameters, y)`` returns the x for which ``function(*parameters, x)`` is y.
-    Its derivatives follow from those of ``function`` by implicit differentiation.
+    By implicit differentiation, dx = (dy - sum of df/dp dp) / (df/dx) for the function
+    f and its parameters p.
     """
     inverse = custom_jvp(find)
 
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        """Return x and its tangent; symbolic zeros among ``tangents`` add no term."""
         parameters, x = primals[:-1], inverse(*primals)
         one = anp.ones_like(x)
         slope = jvp(lambda x: function(*parameters, x), (x,), (one,))[1]
@@ -89,6 +98,7 @@ def _inverse(
             if not isinstance(tangent, SymbolicZero):
 
                 def of_one(parameter: Array, k: int = k) -> Array:
+                    """Return the function's value with ``parameter`` at position k."""
                     return function(*parameters[:k], parameter, *parameters[k + 1 :], x)
 
                 total = total - jvp(of_one, (parameters[k],), (one,))[1] * tangent
@@ -99,7 +109,11 @@ def _inverse(
 
 
 def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
-    """The x with P(a, x) = y, or Q(a, x) = y if ``tail``; NaN for y beyond 0 or 1."""
+    """Return the x with P(a, x) = y, or Q(a, x) = y if ``tail``.
+
+    It is NaN for y outside of [0, 1]. The unknown of the equation is u = log(x).
+    Invalid elements are solved with harmless parameters.
+    """
     upper = y if tail else 1.0 - y
     lower = 1.0 - y if tail else y
     valid = (a > 0) & (a < math.inf) & (lower > 0) & (upper > 0)
@@ -109,7 +123,11 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
     log_p, log_q = anp.log(p), anp.log(q)
 
     def equation(u: Array) -> tuple[Array, Array]:
-        """The logarithm of the smaller tail less that of its aim, and the slope."""
+        """Return log(tail) - log(target) for the smaller tail, and its slope.
+
+        The difference is negated for the upper tail, so that the function increases
+        with u.
+        """
         x = anp.exp(u)
         below, above = of_gamma.tails(b, x)
         value = anp.where(by_lower, anp.log(below) - log_p, log_q - anp.log(above))
@@ -125,6 +143,7 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
     low = anp.full_like(a, _SMALLEST)
     u = _solved(equation, anp.where(by_lower, left, right), low, right + 1.0)
     x = anp.where(valid, anp.exp(u), math.nan)
+    # Below the smallest float64 number, x is 0 (and stays NaN).
     x = anp.where(by_lower & (near_0 < _SMALLEST), 0.0 * x, x)
     inside = (a >= 0) & (y >= 0) & (y <= 1)
     x = anp.where(inside & (lower == 0), 0.0, x)
@@ -132,17 +151,23 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
 
 
 def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
-    """The x with I_x(a, b) = y; NaN for y beyond 0 or 1."""
-    # The smaller tail is the lower one, or that of 1 - x.
-    turned = y > 0.5
-    p = anp.where(turned, 1.0 - y, y)
+    """Return the x with I_x(a, b) = y; NaN for y beyond 0 or 1.
+
+    The unknown is the logit u of x. If y > 1/2, the equation is solved for 1 - x
+    instead, which has the parameters (b, a) and the probability 1 - y.
+    """
+    exchanged = y > 0.5
+    p = anp.where(exchanged, 1.0 - y, y)
     valid = (a > 0) & (a < math.inf) & (b > 0) & (b < math.inf) & (p > 0)
-    c, d = anp.where(turned, b, a), anp.where(turned, a, b)
+    c, d = anp.where(exchanged, b, a), anp.where(exchanged, a, b)
     c, d, p = (anp.where(valid, v, 0.5) for v in (c, d, p))
     log_p = anp.log(p)
 
     def equation(u: Array) -> tuple[Array, Array]:
-        """The logarithm of the tail less that of its aim, and the slope."""
+        """Return log(tail) - log_p at the logit u, and the derivative by u.
+
+        For u > 0, the tails are computed at 1 - x, which is accurate near x = 1.
+        """
         beyond = u > 0
         x = expit(-anp.abs(u))
         first, second = anp.where(beyond, d, c), anp.where(beyond, c, d)
@@ -153,13 +178,13 @@ def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
 
     # For d >= 1 the tail is at most x**c / (c B(c, d)).
     log_x = (log_p + anp.log(c) + of_beta.log_beta(c, d)) / c
-    none = log_x < _SMALLEST
+    is_tiny = log_x < _SMALLEST
     log_x = anp.minimum(log_x, anp.log(c / (c + d)))
     start = log_x - anp.log(-anp.expm1(log_x))
     low = anp.full_like(p, _SMALLEST)
     u = _solved(equation, start, low, -low)
-    u = anp.where(none, -math.inf, u)
-    x = anp.where(valid, expit(anp.where(turned, -u, u)), math.nan)
+    u = anp.where(is_tiny, -math.inf, u)
+    x = anp.where(valid, expit(anp.where(exchanged, -u, u)), math.nan)
     x = anp.where(y == 0, 0.0, anp.where(y == 1, 1.0, x))
     return anp.where((a > 0) & (b > 0) & (y >= 0) & (y <= 1), x, math.nan)
 
@@ -171,33 +196,33 @@ _betaincinv = _inverse(betainc, _beta_inverse)
 
 @quiet
 def gammaincinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with gammainc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammainc(a, x) = y, for y between 0 and 1; else NaN."""
     (a, y), dtype = in_float64("gammaincinv", a, y)
     return ops.convert(_gammaincinv(a, y), dtype)
 
 
 @quiet
 def gammainccinv(a: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with gammaincc(a, x) = y, for y between 0 and 1."""
+    """Find x with gammaincc(a, x) = y, for y between 0 and 1; else NaN."""
     (a, y), dtype = in_float64("gammainccinv", a, y)
     return ops.convert(_gammainccinv(a, y), dtype)
 
 
 @quiet
 def betaincinv(a: ArrayLike, b: ArrayLike, y: ArrayLike) -> Array:
-    """Find x with betainc(a, b, x) = y, for y between 0 and 1."""
+    """Find x with betainc(a, b, x) = y, for y between 0 and 1; else NaN."""
     (a, b, y), dtype = in_float64("betaincinv", a, b, y)
     return ops.convert(_betaincinv(a, b, y), dtype)
 
 
 def chdtri(v: ArrayLike, p: ArrayLike) -> Array:
-    """Find x with chdtrc(v, x) = p."""
+    """Find x with chdtrc(v, x) = p, for v degrees of freedom."""
     return anp.multiply(2, gammainccinv(anp.divide(v, 2), p))
 
 
 @quiet
 def pdtri(k: ArrayLike, y: ArrayLike) -> Array:
-    """Find the mean m with pdtr(k, m) = y."""
+    """Find the mean m with pdtr(k, m) = y; NaN for k < 0."""
     (k, y), dtype = in_float64("pdtri", k, y)
     mean = _gammainccinv(anp.floor(k) + 1.0, y)
     return ops.convert(anp.where(k < 0, math.nan, mean), dtype)
@@ -205,7 +230,10 @@ def pdtri(k: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def bdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
-    """Find p with bdtr(k, n, p) = y."""
+    """Find the probability p with bdtr(k, n, p) = y; NaN unless 0 <= k < n.
+
+    k and n are rounded down.
+    """
     (k, n, y), dtype = in_float64("bdtri", k, n, y)
     k, n = anp.floor(k), anp.floor(n)
     inside = (k >= 0) & (k < n)
@@ -215,7 +243,10 @@ def bdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def nbdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
-    """Find p with nbdtr(k, n, p) = y."""
+    """Find the probability p with nbdtr(k, n, p) = y; NaN for k < 0.
+
+    k and n are rounded down.
+    """
     (k, n, y), dtype = in_float64("nbdtri", k, n, y)
     p = _betaincinv(anp.floor(n), anp.floor(k) + 1.0, y)
     return ops.convert(anp.where(k >= 0, p, math.nan), dtype)
@@ -223,9 +254,12 @@ def nbdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
 
 @quiet
 def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
-    """Find x with fdtr(dfn, dfd, x) = p."""
+    """Find x with fdtr(dfn, dfd, x) = p.
+
+    ``dfn`` and ``dfd`` are the degrees of freedom of the F distribution.
+    """
     (m, n, p), dtype = in_float64("fdtri", dfn, dfd, p)
-    # Of the two parts of 1 the smaller is found, and subtracted.
+    # I(z) = p for z = m x / (n + m x). Of z and 1 - z the smaller is accurate.
     lower = _betaincinv(0.5 * m, 0.5 * n, p)
     upper = _betaincinv(0.5 * n, 0.5 * m, 1.0 - p)
     small = lower < 0.5
@@ -235,7 +269,12 @@ def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
-    """Find t with stdtr(df, t) = p."""
+    """Find t with stdtr(df, t) = p.
+
+    It is the quantile of Student's distribution, and of the normal distribution for
+    infinite df. It is computed from the inverse incomplete beta function, and from
+    leading terms in the middle and far out.
+    """
     (df, p), dtype = in_float64("stdtrit", df, p)
     is_normal = df == math.inf
     d = anp.where(is_normal, 1.0, df)
@@ -248,7 +287,7 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
     middle = anp.abs(p - 0.5) < 1e-9
     base = anp.where(far, leading, 1.0)
     tail = anp.where(far | middle, 0.25, tail)
-    # The parts of the square of t and of d in their sum: the smaller is accurate.
+    # t**2 / (d + t**2) and d / (d + t**2): the smaller one is accurate.
     of_square = betaincinv(0.5, c, 1.0 - 2.0 * tail)
     of_d = betaincinv(c, 0.5, 2.0 * tail)
     near = of_square < 0.5

@@ -12,5 +12,5 @@ def softmax(x: ArrayLike, axis: Axis = None) -> Array:
 
 
 def log_softmax(x: ArrayLike, axis: Axis = None) -> Array:
-    """The logarithm of ``softmax``, accurate even if ``softmax`` underflows."""
+    """Return the logarithm of ``softmax``, accurate even if ``softmax`` underflows."""
     return nn.log_softmax(x, axis)

@@ -14,14 +14,15 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.scipy.special.compositions import sindg
 from arrayfn.scipy.special.gamma_functions import gamma, gammaln
 
-_TERMS = 24
-_LARGEST = 170.0  # of arguments of gamma
+_TERMS = 24  # of Borwein's sum
+_LARGEST = 170.0  # gamma overflows for larger arguments
 
 
 def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
-    """The sum of (q + k)**-x over k >= 0, for x > 1.
+    """Return the sum of (q + k)**-x over k >= 0, for x > 1.
 
-    Without q, it is Riemann's zeta function, for all x.
+    This is Hurwitz's zeta function. Without q, the result is Riemann's zeta function,
+    for all x.
 
     >>> zeta(2.0)
     array(1.64493407)
@@ -30,7 +31,7 @@ def zeta(x: ArrayLike, q: ArrayLike | None = None) -> Array:
 
 
 def zetac(x: ArrayLike) -> Array:
-    """Riemann's zeta function minus 1, also accurate for large x.
+    """Return Riemann's zeta function minus 1, also accurate for large x.
 
     >>> zetac(2.0)
     array(0.64493407)
@@ -40,7 +41,12 @@ def zetac(x: ArrayLike) -> Array:
 
 @quiet
 def _riemann(name: str, x: ArrayLike, less: float) -> Array:
-    """Riemann's zeta function minus ``less``, which is 0 or 1."""
+    """Return Riemann's zeta function minus ``less``, which is 0 or 1.
+
+    For x > 1 it is the Hurwitz sum (from 2**-x for ``less`` = 1), for -1/2 <= x < 1
+    Borwein's sum, and below that the reflection formula. Errors call the function
+    ``name``.
+    """
     (x,), dtype = in_float64(name, x)
     above = lax.zeta(anp.where(x > 1, x, 2.0), 1.0 + less)
     between = _borwein(anp.where((x >= -0.5) & (x < 1), x, 0.0)) - less
@@ -54,7 +60,11 @@ def _riemann(name: str, x: ArrayLike, less: float) -> Array:
 
 @cache
 def _coefficients() -> tuple[float, ...]:
-    """The signed weights of 1 / (k + 1)**s in Borwein's sum."""
+    """Return the signed weights of 1 / (k + 1)**s in Borwein's sum, for k < 24.
+
+    They are (-1)**k (1 - d[k] / d[n]), where d[k] = n times the sum of (n + i - 1)!
+    4**i / ((n - i)! (2 i)!) over i <= k, for n = 24.
+    """
     sums, total = [], 0.0
     n = _TERMS
     for i in range(n + 1):
@@ -65,10 +75,10 @@ def _coefficients() -> tuple[float, ...]:
 
 
 def _borwein(s: Array) -> Array:
-    """Zeta of -1/2 <= s < 1, from the alternating sum.
+    """Return zeta(s) for -1/2 <= s < 1: the alternating sum over 1 - 2**(1 - s).
 
-    P. Borwein, An efficient algorithm for the Riemann zeta function (2000), algorithm
-    2; the error of 24 terms is below 1e-17.
+    Source: P. Borwein, An efficient algorithm for the Riemann zeta function (2000),
+    algorithm 2. The error of 24 terms is below 1e-17.
     """
     total: Any = 0.0
     for k, weight in enumerate(_coefficients()):
@@ -77,9 +87,10 @@ def _borwein(s: Array) -> Array:
 
 
 def _reflection(s: Array) -> Array:
-    """Zeta of s < 0: 2 (2 pi)**(s - 1) sin(pi s / 2) gamma(1 - s) zeta(1 - s).
+    """Return zeta(s) for s < 0 by reflection (DLMF 25.4.1).
 
-    DLMF 25.4.1.
+    It is 2 (2 pi)**(s - 1) sin(pi s / 2) gamma(1 - s) zeta(1 - s), by logarithms where
+    gamma overflows.
     """
     other = 1.0 - s
     near = other < _LARGEST

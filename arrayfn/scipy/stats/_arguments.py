@@ -10,14 +10,22 @@ from arrayfn.numpy._operands import Array, ArrayLike
 
 
 def floats(name: str, *operands: ArrayLike) -> list[Array]:
-    """``operands`` as arrays of one floating-point dtype, of one shape or rank 0."""
+    """Convert ``operands`` to arrays of one floating-point dtype.
+
+    Errors call the function ``name``.
+    """
     return [ops.as_array(x) for x in ops.floated(name, *operands)]
 
 
 def standard(
     name: str, x: ArrayLike, loc: ArrayLike, scale: ArrayLike, *shapes: ArrayLike
 ) -> list[Array]:
-    """(x - loc) / scale, the scale, and the ``shapes``; NaN unless scale > 0."""
+    """Return z = (x - loc) / scale, then the scale, then ``shapes``.
+
+    All are arrays of one floating-point dtype. z and the scale are NaN unless scale >
+    0. ``shapes`` are the shape parameters of a distribution. Errors call the function
+    ``name``.
+    """
     x, loc, scale, *others = floats(name, x, loc, scale, *shapes)
     scale = positive(scale)
     return [(x - loc) / scale, scale, *others]
@@ -26,30 +34,41 @@ def standard(
 def quantile(
     name: str, q: ArrayLike, loc: ArrayLike, scale: ArrayLike
 ) -> tuple[Array, Array, Array]:
-    """q, loc and the scale; NaN unless scale is positive."""
+    """Return q, loc and scale as arrays of one floating-point dtype.
+
+    The scale is NaN unless it is positive. Errors call the function ``name``.
+    """
     q, loc, scale = floats(name, q, loc, scale)
     return q, loc, positive(scale)
 
 
 def probability(p: Array) -> Array:
-    """p if it is in [0, 1], else NaN."""
+    """Return p if it is in [0, 1], else NaN."""
     return anp.where((p >= 0) & (p <= 1), p, math.nan)
 
 
 def positive(x: Array) -> Array:
-    """x if it is positive, else NaN, so that invalid parameters give NaN."""
+    """Return x if it is positive, else NaN, so that invalid parameters give NaN."""
     return anp.where(x > 0, x, math.nan)
 
 
 def between(z: Array, low: ArrayLike, high: ArrayLike = math.inf) -> Array:
-    """Whether z is in [low, high], or NaN, which gives NaN."""
+    """Return whether z is in [low, high].
+
+    It is also true for NaN, so that the formula inside the interval gives NaN.
+    """
     return ~((z < low) | (z > high))
 
 
 def counted(
     name: str, k: ArrayLike, loc: ArrayLike, *shapes: ArrayLike
 ) -> tuple[list[Array], Array]:
-    """k - loc (0 if it is not a count), the ``shapes``, and whether it is a count."""
+    """Return [k - loc, *shapes], and whether k - loc is an integer >= 0.
+
+    Elsewhere, 0 replaces k - loc. All are arrays of one floating-point dtype.
+    ``shapes`` are the shape parameters of a distribution. Errors call the function
+    ``name``.
+    """
     k, loc, *others = floats(name, k, loc, *shapes)
     number = k - loc
     valid = (anp.floor(number) == number) & (number >= 0)
@@ -57,5 +76,5 @@ def counted(
 
 
 def within(inside: Array, value: Array, outside: float = -math.inf) -> Array:
-    """``value`` if it is ``inside`` or NaN, else ``outside``."""
+    """Return ``value`` where ``inside`` is true or it is NaN, else ``outside``."""
     return anp.where(inside | anp.isnan(value), value, outside)

@@ -13,7 +13,11 @@ from arrayfn.scipy.stats._arguments import floats, probability, within
 
 @quiet
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of k."""
+    """Return the logarithm of the probability of k in the Bernoulli distribution.
+
+    It is log(p) for k - loc = 1, log(1 - p) for k - loc = 0, else -inf. It is NaN
+    unless p is in [0, 1].
+    """
     k, p, loc = floats("bernoulli.logpmf", k, p, loc)
     n, p = k - loc, probability(p)
     one = n == 1
@@ -23,7 +27,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of k.
+    """Return the probability of k in the Bernoulli distribution.
 
     >>> pmf(1, 0.25)
     array(0.25)
@@ -33,7 +37,10 @@ def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def cdf(k: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of at most k; NaN unless p is in [0, 1]."""
+    """Return the probability of at most k in the Bernoulli distribution.
+
+    It is 0 for k < 0, 1 - p for 0 <= k < 1, else 1. It is NaN unless p is in [0, 1].
+    """
     k, p = floats("bernoulli.cdf", k, p)
     value = anp.where(k < 0, 0, anp.where(k < 1, 1 - p, 1))
     return within((p >= 0) & (p <= 1) & ~anp.isnan(k), value, math.nan)
@@ -41,7 +48,11 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def ppf(q: ArrayLike, p: ArrayLike) -> Array:
-    """The smallest k with ``cdf(k) >= q``; NaN unless q and p are in [0, 1]."""
+    """Return the smallest k with ``cdf(k)`` >= q in the Bernoulli distribution.
+
+    It is -1 for q = 0, 0 for q <= 1 - p, else 1. It is NaN unless q and p are in [0,
+    1].
+    """
     q, p = floats("bernoulli.ppf", q, p)
     valid = (q >= 0) & (q <= 1) & (p >= 0) & (p <= 1)
     value = anp.where(q == 0, -1, anp.where(q <= 1 - p, 0, 1))

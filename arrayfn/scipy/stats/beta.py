@@ -17,7 +17,11 @@ def logpdf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the beta distribution at x.
+
+    It is (a - 1) log(z) + (b - 1) log(1 - z) - log(B(a, b) scale) for z in [0, 1], else
+    -inf, with z = (x - loc) / scale. It is NaN unless scale > 0.
+    """
     z, scale, a, b = standard("beta.logpdf", x, loc, scale, a, b)
     a, b = positive(a), positive(b)
     inside = between(z, 0, 1)
@@ -34,7 +38,7 @@ def pdf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The density.
+    """Return the density of the beta distribution at x.
 
     >>> pdf(0.5, 2.0, 2.0)
     array(1.5)
@@ -50,7 +54,11 @@ def cdf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the beta distribution.
+
+    It is the regularized incomplete beta function of the shapes ``a`` and ``b``, at (x
+    - loc) / scale clipped to [0, 1].
+    """
     z, _, a, b = standard("beta.cdf", x, loc, scale, a, b)
     return special.betainc(a, b, anp.clip(z, 0, 1))
 
@@ -63,7 +71,7 @@ def logcdf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the beta distribution at x."""
     return anp.log(cdf(x, a, b, loc, scale))
 
 
@@ -75,7 +83,10 @@ def sf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the beta distribution.
+
+    It is the incomplete beta function of (b, a) at 1 - z.
+    """
     z, _, a, b = standard("beta.sf", x, loc, scale, a, b)
     return special.betainc(b, a, 1 - anp.clip(z, 0, 1))
 
@@ -88,7 +99,7 @@ def logsf(
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the beta distribution at x."""
     return anp.log(sf(x, a, b, loc, scale))
 
 

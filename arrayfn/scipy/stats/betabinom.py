@@ -17,7 +17,12 @@ def logpmf(
     b: ArrayLike,
     loc: ArrayLike = 0,
 ) -> Array:
-    """The logarithm of the probability of k."""
+    """Return the logarithm of the probability of k in the beta-binomial distribution.
+
+    With y = k - loc, it is the logarithm of C(n, y) B(y + a, n - y + b) / B(a, b) for
+    integers y from 0 to n, else -inf. The binomial coefficient is 1 / ((n + 1) B(n - y
+    + 1, y + 1)).
+    """
     (y, n, a, b), valid = counted("betabinom.logpmf", k, loc, n, a, b)
     valid = valid & (y <= n)
     y = anp.where(valid, y, 0)
@@ -34,7 +39,7 @@ def pmf(
     b: ArrayLike,
     loc: ArrayLike = 0,
 ) -> Array:
-    """The probability of k.
+    """Return the probability of k in the beta-binomial distribution.
 
     >>> pmf(1, 1, 1.0, 1.0).round(12)
     np.float64(0.5)

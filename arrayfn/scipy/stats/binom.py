@@ -16,7 +16,12 @@ from arrayfn.scipy.stats._arguments import counted, probability, within
 
 @quiet
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of k."""
+    """Return the logarithm of the probability of k in the binomial distribution.
+
+    With y = k - loc, it is the logarithm of C(n, y) p**y (1 - p)**(n - y) for integers
+    y from 0 to n, else -inf. The binomial coefficient is 1 / ((n + 1) B(n - y + 1, y +
+    1)). It is NaN for p outside of [0, 1] or n < 0.
+    """
     (y, n, p), valid = counted("binom.logpmf", k, loc, n, p)
     n, p = anp.where(n >= 0, n, math.nan), probability(p)
     valid = valid & (y <= n)
@@ -27,7 +32,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
 @quiet
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of k.
+    """Return the probability of k in the binomial distribution.
 
     >>> pmf(1, 2, 0.5).round(12)
     np.float64(0.5)
@@ -37,15 +42,20 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of at most k."""
+    """Return the probability of at most k in the binomial distribution.
+
+    With y = floor(k - loc), it is the incomplete beta function I(1 - p; n - y, y + 1)
+    for 0 <= y < n, 0 below and 1 above. It is NaN for p outside of [0, 1] or n < 0.
+    """
     (y, n, p), _ = counted("binom.cdf", anp.floor(k), loc, n, p)
     n, p = anp.where(n >= 0, n, math.nan), probability(p)
-    given = anp.floor(anp.subtract(k, loc))
-    some = (given >= 0) & (given < n)
-    y = anp.where(some, y, 0)
-    value = special.betainc(anp.where(some, n - y, 1), y + 1, 1 - p)
-    edge = anp.where(given < 0, 0.0, 1.0)
-    return anp.where(some | anp.isnan(n + p), value + 0 * (n + p), edge)
+    successes = anp.floor(anp.subtract(k, loc))
+    is_inside = (successes >= 0) & (successes < n)
+    y = anp.where(is_inside, y, 0)
+    value = special.betainc(anp.where(is_inside, n - y, 1), y + 1, 1 - p)
+    edge = anp.where(successes < 0, 0.0, 1.0)
+    # 0 * (n + p) passes on the NaN of invalid n or p.
+    return anp.where(is_inside | anp.isnan(n + p), value + 0 * (n + p), edge)
 
 
 __all__ = ["cdf", "logpmf", "pmf"]

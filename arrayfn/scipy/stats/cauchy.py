@@ -12,14 +12,18 @@ from arrayfn.scipy.stats._arguments import quantile, standard, within
 
 @quiet
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the Cauchy distribution at x.
+
+    It is -log(pi scale (1 + z**2)) with z = (x - loc) / scale. It is NaN unless scale >
+    0.
+    """
     z, scale = standard("cauchy.logpdf", x, loc, scale)
     return -anp.log1p(z * z) - anp.log(scale) - math.log(math.pi)
 
 
 @quiet
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the Cauchy distribution at x.
 
     >>> pdf(0.0)
     array(0.31830989)
@@ -29,41 +33,53 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x, accurate in the lower tail."""
+    """Return the probability of at most x in the Cauchy distribution.
+
+    It is accurate in the lower tail.
+    """
     return _lower(standard("cauchy.cdf", x, loc, scale)[0])
 
 
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the Cauchy distribution at x."""
     z = standard("cauchy.logcdf", x, loc, scale)[0]
     return anp.where(z < 0, anp.log(_lower(z)), anp.log1p(-_lower(-z)))
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x, accurate in the upper tail."""
+    """Return the probability of more than x in the Cauchy distribution.
+
+    It is accurate in the upper tail.
+    """
     return _lower(-standard("cauchy.sf", x, loc, scale)[0])
 
 
 @quiet
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the Cauchy distribution at x."""
     z = standard("cauchy.logsf", x, loc, scale)[0]
     return anp.where(z > 0, anp.log(_lower(-z)), anp.log1p(-_lower(z)))
 
 
 def _lower(z: Array) -> Array:
-    """1/2 + arctan(z) / pi, as the angle of the point (-z, 1)."""
+    """Return 1/2 + arctan(z) / pi, accurate for very negative z.
+
+    It is the angle of the point (-z, 1) over pi.
+    """
     return anp.arctan2(anp.ones_like(z), -z) / math.pi
 
 
 @quiet
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    """Return the quantile of the Cauchy distribution: x with ``cdf(x)`` = q.
+
+    It is loc + scale tan(pi (q - 1/2)), and NaN unless q is in [0, 1].
+    """
     q, loc, scale = quantile("cauchy.ppf", q, loc, scale)
     inside = (q >= 0) & (q <= 1)
-    # In the tails by the cotangent, whose argument is exact there.
+    # In the tails, use the cotangent of pi q or pi (1 - q), which is exact there.
     tail = anp.minimum(q, 1 - q)
     far = tail < 0.25
     size = 1 / anp.tan(math.pi * anp.where(far, tail, 0.25))
@@ -75,7 +91,10 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``sf``."""
+    """Return the x with ``sf(x)`` = q in the Cauchy distribution.
+
+    The distribution is symmetric about ``loc``, so it is 2 loc - ppf(q).
+    """
     q, loc, scale = quantile("cauchy.isf", q, loc, scale)
     return loc - scale * ppf(q)
 

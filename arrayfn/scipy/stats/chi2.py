@@ -9,7 +9,7 @@ from arrayfn.scipy.stats import gamma
 
 
 def _gamma_parameters(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
-    """The shape and the scale of the equivalent gamma distribution."""
+    """Return the shape and the scale of the equivalent gamma distribution."""
     return df * 0.5, scale * 2.0  # Python numbers keep their weak types
 
 
@@ -17,14 +17,18 @@ def _gamma_parameters(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
 def logpdf(
     x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the chi-square distribution at x.
+
+    ``df`` is the number of degrees of freedom. It is a gamma distribution of shape df /
+    2 and scale 2 scale.
+    """
     a, scale = _gamma_parameters(df, scale)
     return gamma.logpdf(x, a, loc, scale)
 
 
 @quiet
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the chi-square distribution at x.
 
     >>> pdf(0.0, 2)
     array(0.5)
@@ -34,7 +38,10 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
 
 @quiet
 def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the chi-square distribution.
+
+    ``df`` is the number of degrees of freedom.
+    """
     a, scale = _gamma_parameters(df, scale)
     return gamma.cdf(x, a, loc, scale)
 
@@ -43,13 +50,16 @@ def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
 def logcdf(
     x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the chi-square distribution at x."""
     return anp.log(cdf(x, df, loc, scale))
 
 
 @quiet
 def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the chi-square distribution.
+
+    ``df`` is the number of degrees of freedom.
+    """
     a, scale = _gamma_parameters(df, scale)
     return gamma.sf(x, a, loc, scale)
 
@@ -58,7 +68,7 @@ def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 def logsf(
     x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the chi-square distribution at x."""
     return anp.log(sf(x, df, loc, scale))
 
 

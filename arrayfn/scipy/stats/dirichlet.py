@@ -12,11 +12,11 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 @quiet
 def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The logarithm of the density at x [m, ...] or [m - 1, ...], for alpha [m].
+    """Return the logarithm of the Dirichlet density at x [m, ...], for alpha [m].
 
-    As in SciPy, the components are along the first axis. The last component may be
-    omitted, because it follows from the sum 1. The result is -inf if x is not on the
-    simplex.
+    As in SciPy, the components are along the first axis. x may also be [m - 1, ...]:
+    the last component may be omitted, because it follows from the sum 1. The result
+    [...] is -inf if x is not on the simplex. Other shapes raise ShapeError.
     """
     size = anp.asarray(alpha).shape[0]
     points = anp.asarray(x)
@@ -39,13 +39,14 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
 
 
 def _column(alpha: ArrayLike, ndim: int) -> Array:
+    """Reshape alpha [m] to [m, 1, ..., 1] with ``ndim`` axes, to broadcast with x."""
     values = anp.asarray(alpha)
     return anp.reshape(values, (values.shape[0],) + (1,) * (ndim - 1))
 
 
 @quiet
 def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
-    """The density at x [m, ...] (or [m - 1, ...]), for alpha [m].
+    """Return the Dirichlet density at x [m, ...] (or [m - 1, ...]), for alpha [m].
 
     >>> import numpy as np
     >>> pdf(np.array([0.3, 0.7]), np.array([1.0, 1.0]))

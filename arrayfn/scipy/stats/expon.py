@@ -13,14 +13,18 @@ from arrayfn.scipy.stats._arguments import between, quantile, standard, within
 
 @quiet
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the exponential distribution at x.
+
+    It is -z - log(scale) for z >= 0, else -inf, with z = (x - loc) / scale. It is NaN
+    unless scale > 0.
+    """
     z, scale = standard("expon.logpdf", x, loc, scale)
     return within(between(z, 0), -z - anp.log(scale))
 
 
 @quiet
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the exponential distribution at x.
 
     >>> pdf(0.0, scale=2.0)
     array(0.5)
@@ -30,33 +34,39 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the exponential distribution.
+
+    The distribution is on x >= ``loc``, and has the mean ``loc`` + ``scale``.
+    """
     z = anp.maximum(standard("expon.cdf", x, loc, scale)[0], 0)
     return -anp.expm1(-z)
 
 
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the exponential distribution at x."""
     z = standard("expon.logcdf", x, loc, scale)[0]
     return within(z > 0, nn.log1mexp(anp.where(z <= 0, 1, z)))
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the exponential distribution."""
     return anp.exp(logsf(x, loc, scale))
 
 
 @quiet
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the exponential distribution at x."""
     return -anp.maximum(standard("expon.logsf", x, loc, scale)[0], 0)
 
 
 @quiet
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    """Return the quantile of the exponential distribution: x with ``cdf(x)`` = q.
+
+    It is loc - scale log(1 - q), and NaN unless q is in [0, 1].
+    """
     q, loc, scale = quantile("expon.ppf", q, loc, scale)
     return within((q >= 0) & (q <= 1), loc - scale * anp.log1p(-q), math.nan)
 

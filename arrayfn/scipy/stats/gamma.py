@@ -13,7 +13,11 @@ from arrayfn.scipy.stats._arguments import between, positive, standard, within
 def logpdf(
     x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the gamma distribution at x.
+
+    It is (a - 1) log(z) - z - log(gamma(a) scale) for z >= 0, else -inf, with z = (x -
+    loc) / scale. It is NaN unless scale > 0.
+    """
     z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
     a, inside = positive(a), between(z, 0)
     y = anp.where(inside, z, 1)
@@ -23,7 +27,7 @@ def logpdf(
 
 @quiet
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the gamma distribution at x.
 
     >>> pdf(1.0, 2.0)
     array(0.36787944)
@@ -33,7 +37,11 @@ def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 
 @quiet
 def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the gamma distribution.
+
+    It is the regularized incomplete gamma function of the shape ``a`` and (x - loc) /
+    scale.
+    """
     z, _, a = standard("gamma.cdf", x, loc, scale, a)
     return special.gammainc(a, anp.maximum(z, 0))
 
@@ -42,13 +50,13 @@ def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 def logcdf(
     x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the gamma distribution at x."""
     return anp.log(cdf(x, a, loc, scale))
 
 
 @quiet
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the gamma distribution."""
     z, _, a = standard("gamma.sf", x, loc, scale, a)
     return special.gammaincc(a, anp.maximum(z, 0))
 
@@ -57,7 +65,7 @@ def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> 
 def logsf(
     x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the gamma distribution at x."""
     return anp.log(sf(x, a, loc, scale))
 
 

@@ -12,21 +12,24 @@ from arrayfn.scipy.stats._arguments import floats
 
 
 def _power(x: Array, p: Array) -> Array:
-    """abs(x)**p, with a derivative of 0 at 0."""
+    """Return abs(x)**p, with a derivative of 0 at 0."""
     zero = x == 0
     return anp.where(zero, 0, anp.power(anp.abs(anp.where(zero, 1, x)), p))
 
 
 @quiet
 def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the generalized normal distribution at x.
+
+    The density is beta / (2 gamma(1 / beta)) exp(-abs(x)**beta).
+    """
     x, p = floats("gennorm.logpdf", x, beta)
     return anp.log(p) - math.log(2.0) - special.gammaln(1 / p) - _power(x, p)
 
 
 @quiet
 def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The density.
+    """Return the density of the generalized normal distribution at x.
 
     >>> pdf(0.0, 1.0)
     array(0.5)
@@ -36,7 +39,11 @@ def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
 
 @quiet
 def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the generalized normal distribution.
+
+    The tail beyond |x| is half the upper incomplete gamma function of 1 / beta and
+    |x|**beta.
+    """
     x, p = floats("gennorm.cdf", x, beta)
     power = _power(x, p)
     tail = 0.5 * special.gammaincc(1 / p, power)

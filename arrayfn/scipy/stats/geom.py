@@ -14,7 +14,11 @@ from arrayfn.scipy.stats._arguments import counted, positive, probability, withi
 
 @quiet
 def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of k."""
+    """Return the logarithm of the probability of k in the geometric distribution.
+
+    It is (n - 1) log(1 - p) + log(p) for integers n = k - loc >= 1, else -inf. It is
+    NaN unless p is in (0, 1].
+    """
     (n, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
     p = positive(probability(p))
     return within(valid, special.xlog1py(n, -p) + anp.log(p))
@@ -22,7 +26,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of k.
+    """Return the probability of k in the geometric distribution.
 
     >>> pmf(2, 0.5)
     array(0.25)

@@ -12,14 +12,18 @@ from arrayfn.scipy.stats._arguments import quantile, standard
 
 @quiet
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the right-skewed Gumbel distribution at x.
+
+    It is -z - exp(-z) - log(scale) with z = (x - loc) / scale. It is NaN unless scale >
+    0.
+    """
     z, scale = standard("gumbel_r.logpdf", x, loc, scale)
     return -z - anp.exp(-z) - anp.log(scale)
 
 
 @quiet
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the right-skewed Gumbel distribution at x.
 
     >>> pdf(0.0)
     array(0.36787944)
@@ -29,32 +33,38 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the right-skewed Gumbel distribution at x.
+
+    It is -exp(-z) with z = (x - loc) / scale. It is NaN unless scale > 0.
+    """
     return -anp.exp(-standard("gumbel_r.logcdf", x, loc, scale)[0])
 
 
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the right-skewed Gumbel distribution."""
     return anp.exp(logcdf(x, loc, scale))
 
 
 @quiet
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the right-skewed Gumbel distribution at x."""
     return nn.log1mexp(anp.exp(-standard("gumbel_r.logsf", x, loc, scale)[0]))
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the right-skewed Gumbel distribution."""
     return -anp.expm1(logcdf(x, loc, scale))
 
 
 @quiet
 @also_takes(p="q")
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``."""
+    """Return the x with ``cdf(x)`` = q in the right-skewed Gumbel distribution.
+
+    It is loc - scale log(-log(q)).
+    """
     q, loc, scale = quantile("gumbel_r.ppf", q, loc, scale)
     return loc - scale * anp.log(-anp.log(q))
 

@@ -24,8 +24,11 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     ``dataset`` is [n] or [d, n]. The bandwidth follows Scott's rule ("scott", the
     default) or Silverman's ("silverman"). It may also be a number or a function of the
-    estimate. The points have ``weights`` [n]. See Scott, Multivariate density
-    estimation, 1992.
+    estimate. The points have ``weights`` [n], equal by default. ``factor`` is the
+    bandwidth in units of the data's standard deviation, and ``covariance`` [d, d] that
+    of each normal distribution: the data's covariance times ``factor**2``. Raises
+    ShapeError for other shapes, or fewer than two points. See Scott, Multivariate
+    density estimation, 1992.
 
     An estimate is a pytree, so it can be created inside ``jit`` and passed to it.
 
@@ -45,6 +48,10 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         bw_method: Bandwidth = None,
         weights: ArrayLike | None = None,
     ) -> None:
+        """Compute the normalised weights, the bandwidth and the covariance.
+
+        Raises ShapeError for a dataset or weights of other shapes.
+        """
         (points,) = floats("gaussian_kde", dataset)
         points = anp.atleast_2d(points)
         if points.ndim != 2 or points.size < 2:
@@ -65,10 +72,12 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
                     user_location(),
                 )
             share = anp.astype(given / anp.sum(given), points.dtype)
+        # A frozen dataclass allows no plain assignment.
         object.__setattr__(self, "dataset", points)
         object.__setattr__(self, "weights", share)
         mean = anp.sum(points * share, 1, keepdims=True)
         centred = points - mean
+        # The unbiased covariance of weighted points.
         spread = (centred * share) @ centred.T / (1.0 - anp.sum(share * share))
         factor = anp.astype(self._bandwidth(bw_method), points.dtype)
         object.__setattr__(self, "factor", factor)
@@ -76,7 +85,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     @property
     def d(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions of the points."""
         return self.dataset.shape[0]
 
     @property
@@ -86,11 +95,16 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     @property
     def neff(self) -> Array:
-        """The effective number of points."""
+        """The effective number of points: 1 / sum(weights**2)."""
         return 1.0 / anp.sum(self.weights * self.weights)
 
     def _bandwidth(self, method: Bandwidth) -> Array:
-        """The factor of the bandwidth, by a rule's name, a number or a function."""
+        """Return the factor of the bandwidth by ``method``.
+
+        It is a rule's name, a number, or a function of this estimate. Scott's factor is
+        neff**(-1 / (d + 4)), and Silverman's (neff (d + 2) / 4)**(-1 / (d + 4)).
+        Another name raises ArgumentError.
+        """
         exponent = -1.0 / (self.d + 4.0)
         if method is None or method == "scott":
             return anp.power(self.neff, exponent)
@@ -107,7 +121,12 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return anp.asarray(method)
 
     def _points(self, points: ArrayLike) -> Array:
-        """``points`` as [d, m]; ShapeError if they are not."""
+        """Return ``points`` as an array [d, m] of floating-point numbers.
+
+        In one dimension they may be [m], and a single point may be [d]. Other shapes
+        raise ShapeError.
+        """
+        # The dataset's dtype takes part in the promotion.
         _, given = floats("gaussian_kde", anp.zeros((), self.dataset.dtype), points)
         given = anp.atleast_2d(given)
         if given.shape[0] != self.d and given.shape == (1, self.d):
@@ -121,33 +140,38 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return given
 
     def evaluate(self, points: ArrayLike) -> Array:
-        """The density at points [d, m], or [m] in one dimension."""
+        """Return the density at points [d, m], or [m] in one dimension."""
         return anp.exp(self.logpdf(points))
 
     def __call__(self, points: ArrayLike) -> Array:
+        """Return the density at points [d, m]: see ``evaluate``."""
         return self.evaluate(points)
 
     def pdf(self, x: ArrayLike) -> Array:
-        """The density at points [d, m]."""
+        """Return the density at points [d, m]: see ``evaluate``."""
         return self.evaluate(x)
 
     @quiet
     def logpdf(self, x: ArrayLike) -> Array:
-        """The logarithm of the density at points [d, m]."""
+        """Return the logarithm of the density [m] at points [d, m]."""
         return _log_mixture(
             self._points(x), self.dataset, self.covariance, self.weights
         )
 
     @quiet
     def integrate_gaussian(self, mean: ArrayLike, cov: ArrayLike) -> Array:
-        """The integral of the density times that of a normal distribution."""
+        """Return the integral of the density times a normal density.
+
+        ``mean`` is [d] and ``cov`` [d, d]. The integral is the density at ``mean`` of
+        the mixture whose covariance is increased by ``cov``.
+        """
         center = anp.reshape(mean, (self.d, 1))
         spread = anp.reshape(cov, (self.d, self.d)) + self.covariance
         return anp.exp(_log_mixture(center, self.dataset, spread, self.weights))[0]
 
     @quiet
     def integrate_box_1d(self, low: ArrayLike, high: ArrayLike) -> Array:
-        """The probability of [low, high], in one dimension."""
+        """Return the probability of [low, high]; ShapeError unless d is 1."""
         if self.d != 1:
             raise ShapeError(
                 f"integrate_box_1d is for one dimension, not {self.d}", user_location()
@@ -159,7 +183,11 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     @quiet
     def integrate_kde(self, other: gaussian_kde) -> Array:
-        """The integral of the product of two densities."""
+        """Return the integral of the product of two densities of the same dimension.
+
+        It is the weighted sum, over the other's points, of the mixture with both
+        covariances.
+        """
         logs = _log_mixture(
             other.dataset,
             self.dataset,
@@ -169,7 +197,10 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         return anp.sum(other.weights * anp.exp(logs))
 
     def resample(self, key: Any, shape: Any = ()) -> Array:
-        """Draw points [d, *shape] from the density, by the random ``key``."""
+        """Draw points [d, *shape] from the density, by the random ``key``.
+
+        Each is a point of the dataset, chosen by weight, plus normal noise.
+        """
         wanted = shape if isinstance(shape, tuple) else (shape,)
         choice_key, noise_key = random.split(key)
         index = random.choice(choice_key, self.n, wanted, p=self.weights)
@@ -181,24 +212,25 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
 
 def _log_mixture(points: Array, centers: Array, cov: Array, weights: Array) -> Array:
-    """The log density of the weighted normal mixture at points [d, m].
+    """Return the log density of a weighted normal mixture at points [d, m].
 
-    ``centers`` are [d, n], ``cov`` is the covariance of each, ``weights`` are n.
+    ``centers`` are [d, n], ``cov`` [d, d] is the covariance of each, and ``weights``
+    are [n]. With cov = L L^T, squared distances are those of the points L^-1 x.
     """
     factor = linalg.cholesky(cov)
-    white = [
+    whitened = [
         lax.linalg.triangular_solve(factor, x, left_side=True, lower=True)
         for x in (points, centers)
     ]
-    difference = white[0][:, :, None] - white[1][:, None, :]
-    size = anp.sum(anp.square(difference), 0)
+    difference = whitened[0][:, :, None] - whitened[1][:, None, :]
+    squared_distances = anp.sum(anp.square(difference), 0)
     logs = anp.sum(anp.log(anp.diagonal(factor)))
     constant = 0.5 * cov.shape[0] * math.log(2.0 * math.pi) + logs
-    return nn.logsumexp(-0.5 * size, -1, weights) - constant
+    return nn.logsumexp(-0.5 * squared_distances, -1, weights) - constant
 
 
 def _flatten(estimate: gaussian_kde) -> tuple[tuple[Array, ...], None]:
-    """The arrays of an estimate, which is a pytree."""
+    """Return the arrays of an estimate, for the pytree, and no auxiliary data."""
     return (
         estimate.dataset,
         estimate.weights,
@@ -208,7 +240,7 @@ def _flatten(estimate: gaussian_kde) -> tuple[tuple[Array, ...], None]:
 
 
 def _unflatten(_: None, children: tuple[Array, ...]) -> gaussian_kde:
-    """The estimate with these arrays."""
+    """Return the estimate with these arrays, without computing them again."""
     estimate = object.__new__(gaussian_kde)
     names = ("dataset", "weights", "covariance", "factor")
     for name, value in zip(names, children, strict=True):

@@ -12,14 +12,18 @@ from arrayfn.scipy.stats._arguments import quantile, standard
 
 @quiet
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the logistic distribution at x.
+
+    It is log(s(z) s(-z) / scale) for s(z) = 1 / (1 + exp(-z)), with z = (x - loc) /
+    scale. It is NaN unless scale > 0.
+    """
     z, scale = standard("logistic.logpdf", x, loc, scale)
     return special.log_expit(z) + special.log_expit(-z) - anp.log(scale)
 
 
 @quiet
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the logistic distribution at x.
 
     >>> pdf(0.0)
     array(0.25)
@@ -29,20 +33,23 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the logistic distribution."""
     return special.expit(standard("logistic.cdf", x, loc, scale)[0])
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the logistic distribution."""
     return special.expit(-standard("logistic.sf", x, loc, scale)[0])
 
 
 @quiet
 @also_takes(x="q")
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``."""
+    """Return the quantile of the logistic distribution: x with ``cdf(x)`` = q.
+
+    It is loc + scale log(q / (1 - q)).
+    """
     q, loc, scale = quantile("logistic.ppf", q, loc, scale)
     return loc + scale * special.logit(q)
 
@@ -50,7 +57,10 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 @also_takes(x="q")
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``sf``."""
+    """Return the x with ``sf(x)`` = q in the logistic distribution.
+
+    It is loc - scale log(q / (1 - q)).
+    """
     q, loc, scale = quantile("logistic.isf", q, loc, scale)
     return loc - scale * special.logit(q)
 

@@ -11,7 +11,11 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 @quiet
 def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The logarithm of the probability of counts x [..., m], for ``p`` [..., m]."""
+    """Return the log probability of counts x [..., m] in ``n`` trials.
+
+    ``p`` [..., m] are the probabilities of the outcomes. It is log(n!) + sum(x log(p) -
+    log(x!)), and -inf unless the counts are integers >= 0 that add up to ``n``.
+    """
     (n,) = floats("multinomial.logpmf", n)
     x, p = floats("multinomial.logpmf", x, p)
     whole = anp.all((x >= 0) & (anp.floor(x) == x), -1)
@@ -23,7 +27,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 @quiet
 def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
-    """The probability of counts x [..., m], for ``p`` [..., m].
+    """Return the probability of counts x [..., m], for probabilities ``p`` [..., m].
 
     >>> import numpy as np
     >>> pmf(np.array([1, 1]), 2, np.array([0.5, 0.5])).round(12)

@@ -13,10 +13,11 @@ from arrayfn.scipy.stats._arguments import floats
 
 @quiet
 def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
-    """The logarithm of the density at x [..., n].
+    """Return the logarithm of the multivariate normal density at x [..., n].
 
     ``mean`` is [..., n] or a number. ``cov`` is [..., n, n] and positive definite, or a
-    number, which stands for that multiple of the unit matrix.
+    number, which stands for that multiple of the unit matrix. With cov = L L^T and w =
+    L^-1 (x - mean), it is -(w . w + n log(2 pi)) / 2 - sum(log(diagonal of L)).
     """
     (cov,) = floats("multivariate_normal.logpdf", cov)
     x, mean = floats("multivariate_normal.logpdf", x, mean)
@@ -30,15 +31,15 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     batch = anp.broadcast_shapes(centred.shape[:-1], cov.shape[:-2])
     columns = anp.broadcast_to(centred, (*batch, n))[..., None]
     square = anp.broadcast_to(factor, (*batch, n, n))
-    white = lax.linalg.triangular_solve(square, columns, left_side=True, lower=True)
-    size = anp.sum(anp.square(white[..., 0]), -1)
+    whitened = lax.linalg.triangular_solve(square, columns, left_side=True, lower=True)
+    size = anp.sum(anp.square(whitened[..., 0]), -1)
     logs = anp.log(anp.diagonal(factor, axis1=-2, axis2=-1))
     return -0.5 * (size + n * math.log(2.0 * math.pi)) - anp.sum(logs, -1)
 
 
 @quiet
 def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
-    """The density at x [..., n].
+    """Return the multivariate normal density at x [..., n]: see ``logpdf``.
 
     >>> import numpy as np
     >>> pdf(np.zeros(2), np.zeros(2), np.eye(2))

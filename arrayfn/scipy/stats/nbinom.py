@@ -11,7 +11,11 @@ from arrayfn.scipy.stats._arguments import counted, within
 
 @quiet
 def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of k, where a success has probability ``p``."""
+    """Return the log probability of k in the negative binomial distribution.
+
+    It is the logarithm of C(n + y - 1, y) p**n (1 - p)**y for integers y = k - loc >=
+    0, else -inf. ``p`` is the probability of a success.
+    """
     (y, n, p), valid = counted("nbinom.logpmf", k, loc, n, p)
     # gamma(n + y) / (gamma(n) y!)
     ways = -anp.log(n + y) - special.betaln(n, y + 1)
@@ -21,7 +25,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
 @quiet
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of k.
+    """Return the probability of k in the negative binomial distribution.
 
     >>> pmf(1, 1, 0.5).round(12)
     np.float64(0.25)

@@ -15,7 +15,11 @@ from arrayfn.scipy.stats._arguments import floats, positive, standard, within
 def logpdf(
     x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the Pareto distribution at x.
+
+    It is log(b) - (b + 1) log(z) - log(scale) for z >= 1, else -inf, with z = (x - loc)
+    / scale. It is NaN unless scale > 0.
+    """
     z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
     b = positive(b)
     log = anp.log(anp.maximum(z, 1))
@@ -24,7 +28,7 @@ def logpdf(
 
 @quiet
 def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the Pareto distribution at x.
 
     >>> pdf(1.0, 3.0)
     array(3.)
@@ -36,7 +40,10 @@ def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 def logsf(
     x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``sf``."""
+    """Return the logarithm of ``sf`` of the Pareto distribution at x.
+
+    It is -b log(z) for z >= 1, else 0, with z = (x - loc) / scale.
+    """
     z, _, b = standard("pareto.logsf", x, loc, scale, b)
     b = positive(b)
     return -b * anp.log(anp.maximum(z, 1))
@@ -44,13 +51,13 @@ def logsf(
 
 @quiet
 def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the Pareto distribution."""
     return anp.exp(logsf(x, b, loc, scale))
 
 
 @quiet
 def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the Pareto distribution."""
     return -anp.expm1(logsf(x, b, loc, scale))
 
 
@@ -58,14 +65,17 @@ def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
 def logcdf(
     x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of ``cdf``."""
+    """Return the logarithm of ``cdf`` of the Pareto distribution at x."""
     tail = logsf(x, b, loc, scale)
     return within(tail < 0, nn.log1mexp(anp.where(tail >= 0, 1, -tail)))
 
 
 @quiet
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    """Return the quantile of the Pareto distribution: x with ``cdf(x)`` = q.
+
+    It is loc + scale (1 - q)**(-1 / b), and NaN unless q is in [0, 1].
+    """
     q, loc, scale, b = floats("pareto.ppf", q, loc, scale, b)
     value = loc + scale * anp.exp(-anp.log1p(-q) / b)
     return within((q >= 0) & (q <= 1), value, math.nan)

@@ -10,21 +10,24 @@ from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
 from arrayfn.scipy.stats._arguments import counted, floats, within
 
-_LARGE_MEAN = 100.0
+_LARGE_MEAN = 100.0  # the entropy is an asymptotic expansion from this mean on
 _NEGLIGIBLE = 80.0  # probabilities below exp(-80) are negligible
-_TERMS = 240
+_TERMS = 240  # counts from here on are negligible for means up to 100
 
 
 @quiet
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The logarithm of the probability of k."""
+    """Return the logarithm of the probability of k in the Poisson distribution.
+
+    It is y log(mu) - log(y!) - mu for integers y = k - loc >= 0, else -inf.
+    """
     (n, mu), valid = counted("poisson.logpmf", k, loc, mu)
     return within(valid, special.xlogy(n, mu) - special.gammaln(n + 1) - mu)
 
 
 @quiet
 def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of k.
+    """Return the probability of k in the Poisson distribution.
 
     >>> pmf(0, 1.0)
     array(0.36787944)
@@ -34,7 +37,10 @@ def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The probability of at most k."""
+    """Return the probability of at most k in the Poisson distribution.
+
+    It is the upper incomplete gamma function of floor(k - loc) + 1 and mu.
+    """
     k, mu, loc = floats("poisson.cdf", k, mu, loc)
     n = anp.floor(k - loc)
     possible = n >= 0
@@ -44,9 +50,11 @@ def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
-    """The entropy in nats.
+    """Return the entropy of the Poisson distribution in nats.
 
-    Up to ``mu`` = 100 it is computed by its sum, and above by its expansion.
+    Up to ``mu`` = 100 it is the sum of -p log(p), and above, the expansion log(2 pi e
+    mu) / 2 - 1 / (12 mu) - 1 / (24 mu**2) - 19 / (360 mu**3). ``loc`` only takes part
+    in broadcasting. It is NaN for negative ``mu``.
 
     >>> entropy(0.0)
     array(0.)
@@ -54,16 +62,16 @@ def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     mu, loc = floats("poisson.entropy", mu, loc)
     mu = anp.add(mu, anp.multiply(0, loc))
     small = mu < _LARGE_MEAN
-    few = anp.expand_dims(anp.where(small, mu, 1), -1)
-    k = anp.astype(anp.arange(_TERMS), few.dtype)
-    log = special.xlogy(k, few) - special.gammaln(k + 1) - few
+    small_mean = anp.expand_dims(anp.where(small, mu, 1), -1)
+    k = anp.astype(anp.arange(_TERMS), small_mean.dtype)
+    log = special.xlogy(k, small_mean) - special.gammaln(k + 1) - small_mean
     likely = log > -_NEGLIGIBLE
     log = anp.where(likely, log, 0)
     below = anp.sum(anp.where(likely, -anp.exp(log) * log, 0), -1)
-    many = anp.where(small, _LARGE_MEAN, mu)
-    inverse = 1 / many
+    large_mean = anp.where(small, _LARGE_MEAN, mu)
+    inverse = 1 / large_mean
     series = inverse * (1 / 12 + inverse * (1 / 24 + inverse * (19 / 360)))
-    above = 0.5 * anp.log(2.0 * math.pi * math.e * many) - series
+    above = 0.5 * anp.log(2.0 * math.pi * math.e * large_mean) - series
     return within(mu >= 0, anp.where(small, below, above), math.nan)
 
 

@@ -16,14 +16,14 @@ from arrayfn.tracing import apply
 
 
 class ModeResult(NamedTuple):
-    """The most frequent values, and their counts."""
+    """The result of ``mode``: the most frequent values, and their counts."""
 
     mode: Array
     count: Array  # type: ignore[assignment]  # SciPy's name, which tuples have, too
 
 
 def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
-    """``a`` with ``axis`` moved to the end; flattened for None.
+    """Move ``axis`` of ``a`` to the end, or flatten ``a`` for None.
 
     Errors call the function ``name``.
     """
@@ -34,7 +34,12 @@ def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
 
 
 def _runs(values: Array) -> tuple[Array, Array, Array]:
-    """Positions in sorted values, and the begin and end of runs of equal values."""
+    """Find the runs of equal numbers in values that are sorted along the last axis.
+
+    Returns three int64 arrays of the values' shape: each position, and the first and
+    last position of the run that contains it. [5, 5, 7] gives [0, 1, 2], [0, 0, 2] and
+    [1, 1, 2].
+    """
     n = values.shape[-1]
     place = apply(
         views.iota, shape=values.shape, axis=values.ndim - 1, dtype=dtypes.int64
@@ -50,10 +55,10 @@ def _runs(values: Array) -> tuple[Array, Array, Array]:
 
 
 def _omits_nan(name: str, nan_policy: str, *, possible: bool = True) -> bool:
-    """Whether NaN are left out, by SciPy's ``nan_policy``.
+    """Return whether ``nan_policy`` is "omit": NaN are then ignored.
 
-    ArgumentError, about ``name``, for policies that are not here; "omit" is one unless
-    ``possible``.
+    Raises ArgumentError, about function ``name``, for policies other than "propagate"
+    and "omit", and for "omit" unless it is ``possible``.
     """
     policies = ("propagate", "omit") if possible else ("propagate",)
     if nan_policy not in policies:
@@ -71,9 +76,10 @@ def mode(
     nan_policy: str = "propagate",
     keepdims: bool = False,
 ) -> ModeResult:
-    """The most frequent value along ``axis`` (None: of all elements).
+    """Return the most frequent value along ``axis`` (None: of all), and its count.
 
-    Of several such values, it is the smallest.
+    Of several most frequent values, it is the smallest. A ``nan_policy`` other than
+    "propagate" raises ArgumentError.
 
     >>> import numpy as np
     >>> mode(np.array([3, 1, 3, 2, 1]))
@@ -83,16 +89,17 @@ def mode(
     values = anp.sort(_along_last("mode", a, axis), axis=-1)
     place, first, _ = _runs(values)
     length = place - first + 1
+    # ``length`` counts up within a run, so it is largest at the longest run's end.
     best = anp.argmax(length, axis=-1, keepdims=True)
-    found = anp.take_along_axis(values, best, axis=-1)
+    value = anp.take_along_axis(values, best, axis=-1)
     count = anp.max(length, axis=-1, keepdims=True)
     if keepdims:
         ndim = anp.asarray(a).ndim
         if axis is None:
             shape = (1,) * ndim
-            return ModeResult(anp.reshape(found, shape), anp.reshape(count, shape))
-        return ModeResult(anp.moveaxis(found, -1, axis), anp.moveaxis(count, -1, axis))
-    return ModeResult(found[..., 0], count[..., 0])
+            return ModeResult(anp.reshape(value, shape), anp.reshape(count, shape))
+        return ModeResult(anp.moveaxis(value, -1, axis), anp.moveaxis(count, -1, axis))
+    return ModeResult(value[..., 0], count[..., 0])
 
 
 def rankdata(
@@ -102,12 +109,13 @@ def rankdata(
     axis: int | None = None,
     nan_policy: str = "propagate",
 ) -> Array:
-    """The rank, from 1, of each number along ``axis`` (None: of all, flattened).
+    """Return the rank, from 1, of each number along ``axis`` (None: of all, flattened).
 
     ``method`` is the rank of equal numbers. "average", "min" and "max" give the mean,
     smallest and largest of their ranks. "dense" gives the rank among distinct numbers.
     "ordinal" gives different ranks in their order. With "average", a NaN makes all
-    ranks NaN. Other methods count NaN as the largest number.
+    ranks NaN. Other methods count NaN as the largest number. Another method, or a
+    ``nan_policy`` other than "propagate", raises ArgumentError.
 
     >>> import numpy as np
     >>> rankdata(np.array([10, 30, 20, 20]))
@@ -133,8 +141,8 @@ def rankdata(
             f"{method!r}",
             user_location(),
         )
-    back = anp.argsort(order, axis=-1)
-    result = anp.take_along_axis(ranks, back, axis=-1)
+    inverse_order = anp.argsort(order, axis=-1)
+    result = anp.take_along_axis(ranks, inverse_order, axis=-1)
     if method == "average" and values.dtype in dtypes.FLOATS:
         unknown = anp.any(anp.isnan(values), axis=-1, keepdims=True)
         result = anp.where(unknown, math.nan, result)
@@ -150,9 +158,11 @@ def sem(
     *,
     keepdims: bool = False,
 ) -> Array:
-    """The standard error of the mean along ``axis`` (None: of all elements).
+    """Return the standard error of the mean along ``axis`` (None: of all elements).
 
-    A NaN gives NaN, but ``nan_policy="omit"`` ignores NaN.
+    It is the standard deviation with ``ddof`` over the root of the number of elements.
+    A NaN gives NaN, but ``nan_policy="omit"`` ignores NaN. Another policy raises
+    ArgumentError.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))

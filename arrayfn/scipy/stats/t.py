@@ -13,7 +13,11 @@ from arrayfn.scipy.stats._arguments import standard
 def logpdf(
     x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the Student's distribution at x.
+
+    It is -(df + 1) / 2 log(1 + z**2 / df) - log(B(df / 2, 1 / 2) sqrt(df) scale), with
+    z = (x - loc) / scale. ``df`` is the number of degrees of freedom.
+    """
     z, scale, df = standard("t.logpdf", x, loc, scale, df)
     # gamma((df + 1) / 2) / gamma(df / 2), by beta(df / 2, 1 / 2).
     factor = -special.betaln(0.5 * df, 0.5) - 0.5 * anp.log(df)
@@ -22,7 +26,7 @@ def logpdf(
 
 @quiet
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the Student's distribution at x.
 
     >>> pdf(0.0, 1.0)
     array(0.31830989)
@@ -32,14 +36,20 @@ def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -
 
 @quiet
 def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the Student's distribution.
+
+    ``df`` is the number of degrees of freedom.
+    """
     z, _, df = standard("t.cdf", x, loc, scale, df)
     return special.stdtr(df, z)
 
 
 @quiet
 def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the Student's distribution.
+
+    The distribution is symmetric, so it is ``cdf`` at -(x - loc) / scale.
+    """
     z, _, df = standard("t.sf", x, loc, scale, df)
     return cdf(-z, df)
 

@@ -12,14 +12,17 @@ from arrayfn.scipy.stats._arguments import between, quantile, standard, within
 
 @quiet
 def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the uniform distribution at x.
+
+    It is -log(scale) for x in [loc, loc + scale], else -inf.
+    """
     z, scale = standard("uniform.logpdf", x, loc, scale)
     return within(between(z, 0, 1), anp.where(anp.isnan(z), z, -anp.log(scale)))
 
 
 @quiet
 def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The density.
+    """Return the density of the uniform distribution at x.
 
     >>> pdf(1.5, 1.0, 2.0)
     array(0.5)
@@ -29,19 +32,25 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of at most x."""
+    """Return the probability of at most x in the uniform distribution.
+
+    It is (x - loc) / scale, clipped to [0, 1].
+    """
     return anp.clip(standard("uniform.cdf", x, loc, scale)[0], 0, 1)
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The probability of more than x."""
+    """Return the probability of more than x in the uniform distribution."""
     return 1 - cdf(x, loc, scale)
 
 
 @quiet
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
-    """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
+    """Return the quantile of the uniform distribution: x with ``cdf(x)`` = q.
+
+    It is loc + q scale, and NaN unless q is in [0, 1].
+    """
     q, loc, scale = quantile("uniform.ppf", q, loc, scale)
     return within((q >= 0) & (q <= 1), loc + q * scale, math.nan)
 

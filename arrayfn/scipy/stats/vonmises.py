@@ -13,7 +13,11 @@ from arrayfn.scipy.stats._arguments import floats
 
 @quiet
 def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The logarithm of the density."""
+    """Return the logarithm of the density of the von Mises distribution at x.
+
+    It is kappa cos(x) - log(2 pi I0(kappa)), for an angle x in radians and the
+    concentration ``kappa`` >= 0, else NaN.
+    """
     x, kappa = floats("vonmises.logpdf", x, kappa)
     kappa = anp.where(kappa >= 0, kappa, math.nan)
     # log(I0(kappa)) - kappa. At 0 i0e is not differentiable, but I0 is.
@@ -28,7 +32,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
 
 @quiet
 def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
-    """The density.
+    """Return the density of the von Mises distribution at x.
 
     >>> pdf(1.0, 0.0)
     array(0.15915494)

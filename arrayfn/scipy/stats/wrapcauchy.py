@@ -12,7 +12,11 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 @quiet
 def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The logarithm of the density; NaN unless c is in (0, 1)."""
+    """Return the logarithm of the density of the wrapped Cauchy distribution at x.
+
+    The density is (1 - c**2) / (2 pi (1 + c**2 - 2 c cos(x))) for an angle x in [0, 2
+    pi], else 0. It is NaN unless c is in (0, 1).
+    """
     x, c = floats("wrapcauchy.logpdf", x, c)
     spread = 1 + c * c - 2 * c * anp.cos(x)
     value = anp.log1p(-c * c) - math.log(2.0 * math.pi) - anp.log(spread)
@@ -22,7 +26,7 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
 
 @quiet
 def pdf(x: ArrayLike, c: ArrayLike) -> Array:
-    """The density.
+    """Return the density of the wrapped Cauchy distribution at x.
 
     >>> pdf(0.0, 0.5)
     array(0.47746483)
