@@ -56,7 +56,8 @@ def body_types(
 ) -> ArrayType | tuple[ArrayType, ...]:
     """Type rule of a call: the output types of the called Program ``body``.
 
-    Raises ShapeError if the operands differ from its inputs in shape or dtype.
+    Raises ShapeError if the operands differ from the inputs of ``body`` in shape or
+    dtype. ``params`` are other params of the call, which do not change its types.
     """
     expected = body.input_types
     actual = [(t.shape, t.dtype) for t in operands]
@@ -89,7 +90,7 @@ call_primitive: Final = partial(
 
 
 def sample_body() -> Program:
-    """A Program of two arrays, for the samples of calls."""
+    """Return the Program ``x * y + x * y`` of two (3, 4) arrays, for samples."""
     builder = ProgramBuilder("double_product")
     with builder:
         x = builder.input(ArrayType((3, 4), dtypes.float32))
