@@ -180,7 +180,7 @@ def _until_all_stop(
     state: Sequence[Atom],
     mapped: Sequence[bool],
 ) -> list[Atom]:
-    """Emit a loop that runs while any member goes on; the stopped keep their values.
+    """Emit a loop that runs while any member goes on; the rest keep their values.
 
     Args:
         condition: the batched condition. It returns a bool for each member.
@@ -265,7 +265,7 @@ def _split(
     of_cond, of_consts, varies = split_by_counts(unknown, first, params["body_consts"])
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
-        """Split the body for unknown carries; return which results are unknown too."""
+        """Split the body; also return which results are unknown."""
         parts = split(body, [*of_consts, *varies], varies)
         return parts, parts.unknown
 
