@@ -241,7 +241,7 @@ def _until_all_stop(
 
 
 def _along(flags: Atom, type: ArrayType) -> Atom:
-    """Broadcast ``flags``, one for each slice along axis 0, to the shape of ``type``."""
+    """Broadcast ``flags``, one for each slice along axis 0, to the shape of a type."""
     if type.ndim == 1:
         return flags
     return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
