@@ -164,7 +164,7 @@ def _with_mapped_axis(
 
 
 def _with_size(size: int, results: Results) -> Results:
-    """``results`` with a leading axis of extent ``size``."""
+    """Return ``results`` with a leading axis of extent ``size`` in each shape."""
     return tuple(((size, *shape), dtype) for shape, dtype in results)
 
 
@@ -238,7 +238,7 @@ _SAMPLE_FUNCTION = FUNCTIONS.name(_turned, "turned")
 
 
 def _pure_samples() -> Iterable[Sample]:
-    """A call with two operands and two results, for the table tests."""
+    """Yield a call with two operands and two results, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 71, -3.0, 3.0)
     params = {
         "callback": _SAMPLE_FUNCTION,
@@ -352,7 +352,7 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 
 
 def _debug_samples() -> Iterable[Sample]:
-    """A call of a function that does nothing, for the table tests."""
+    """Yield a call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
     yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
 

@@ -45,7 +45,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
-    """The array of ``atom``: a Var's in ``environment``, or a Literal's."""
+    """Return the array of ``atom``: a Var's in ``environment``, or a Literal's."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -100,7 +100,7 @@ def sample_body() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
-    """A call of ``sample_body`` on two float32 arrays, for the table tests."""
+    """Yield a call of ``sample_body`` on two float32 arrays, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 61, -3.0, 3.0)
     y = families.random_array(dtypes.float32, (3, 4), 62, -3.0, 3.0)
     yield Sample((x, y), {"name": "double_product", "body": sample_body()})

@@ -159,7 +159,7 @@ def _reference(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    """The contraction by ``np.einsum``.
+    """Contract by ``np.einsum``.
 
     float16 and bfloat16 are multiplied and summed in float32, and rounded once.
     ``precision`` has no influence.
@@ -305,7 +305,7 @@ def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> Ax
 
 
 def _samples() -> Iterable[Sample]:
-    """Products of all dtypes, mixed dtypes and several axes, for the table tests."""
+    """Yield products of all dtypes, mixed dtypes and several axes, for table tests."""
     plain: AxesPair = ((), ())
     for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype == dtypes.bool_:

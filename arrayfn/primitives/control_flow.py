@@ -266,7 +266,7 @@ def check_closed(name: str, *programs: Program) -> None:
 
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
-    """``results`` as arrays."""
+    """Convert each of ``results`` to an array."""
     return [np.asarray(x) for x in results]
 
 

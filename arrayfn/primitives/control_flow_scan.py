@@ -425,7 +425,7 @@ def _sample_program() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
-    """Scans forwards, backwards, and of no iterations, for the table tests."""
+    """Yield scans forwards, backwards, and of no iterations, for the table tests."""
     w = random_array(dtypes.float32, (2,), 71, -1.0, 1.0)
     state = random_array(dtypes.float32, (2,), 72, -1.0, 1.0)
     xs = random_array(dtypes.float32, (4, 2), 73, -1.0, 1.0)

@@ -286,7 +286,7 @@ def _split(
 
 
 def _samples() -> Iterable[Sample]:
-    """Loops of three iterations and of none, for the table tests."""
+    """Yield loops of three iterations and of none, for the table tests."""
     vector, count = ArrayType((2,), dtypes.float32), ArrayType((), dtypes.int32)
 
     def condition(limit: Atom, k: Atom, x: Atom) -> list[Atom]:

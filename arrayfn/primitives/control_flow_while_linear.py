@@ -362,13 +362,15 @@ class _Backwards:
 
 
 def _samples() -> Iterable[Sample]:
-    """Two iterations of x -> sin(w * x) and its tangent, for the table tests."""
+    """Yield two iterations of x -> sin(w * x) and its tangent, for the table tests."""
     vector = ArrayType((2,), dtypes.float32)
 
     def known(w: Atom, x: Atom) -> list[Atom]:
+        """Return the next carry sin(w x), and its derivative as residual."""
         return [special.sin(e.mul(w, x)), e.mul(w, special.cos(e.mul(w, x)))]
 
     def linear(slope: Atom, dx: Atom) -> list[Atom]:
+        """Return the next tangent: the residual times the tangent."""
         return [e.mul(slope, dx)]
 
     w = random_array(dtypes.float32, (2,), 78, 0.5, 1.5)

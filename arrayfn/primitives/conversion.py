@@ -129,7 +129,7 @@ def _transpose(ct: Atom, type: ArrayType, *, dtype: DType, **params: Any) -> Ato
 
 
 def _samples() -> Iterable[Sample]:
-    """Conversions between all pairs of dtypes, for the table tests."""
+    """Yield conversions between all pairs of dtypes, for the table tests."""
     for source in dtypes.SHORT_NAMES:
         for target in dtypes.SHORT_NAMES:
             if source in dtypes.COMPLEX and target not in dtypes.COMPLEX:
@@ -175,7 +175,7 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
 
 
 def _bitcast_samples() -> Iterable[Sample]:
-    """Floats to integers and back, for the table tests."""
+    """Yield casts of floats to integers and back, for the table tests."""
     for source, target in (
         (dtypes.float32, dtypes.int32),
         (dtypes.float32, dtypes.uint32),

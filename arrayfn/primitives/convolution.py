@@ -128,7 +128,7 @@ def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
 
 
 def _reference(x: Array, w: Array, **params: Any) -> Array:
-    """The convolution by ``np.einsum``, over all windows of the operand ``x``.
+    """Compute the convolution by ``np.einsum``, over all windows of the operand ``x``.
 
     ``params`` are the fields of a ``Form``.
     """
@@ -366,7 +366,7 @@ _PLAIN: Final[Sides] = (_ROWS, _ROWS, _ROWS)
 
 
 def _samples() -> Iterable[Sample]:
-    """Several layouts, groups, strides and dtypes, for the table tests."""
+    """Yield samples of several layouts, groups, strides and dtypes, for table tests."""
 
     def sample(
         shapes: tuple[Shape, Shape],

@@ -65,7 +65,7 @@ def _cumulative(
         return np.asarray(result).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
-        """Both axes and both directions in each dtype, for the table tests."""
+        """Yield samples of both axes and directions in each dtype, for table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})

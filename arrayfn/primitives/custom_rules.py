@@ -166,7 +166,7 @@ def _sample_inputs() -> tuple[Array, ...]:
 
 
 def _jvp_samples() -> Iterable[Sample]:
-    """A function and its jvp, for the table tests."""
+    """Yield a function and its jvp, for the table tests."""
 
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
         """The samples' rule: ``2 x y`` and its tangent ``2 (dx y + x dy)``."""
@@ -324,7 +324,7 @@ def _total(cotangent: Atom) -> Atom:
 
 
 def _vjp_samples() -> Iterable[Sample]:
-    """A function with forward and backward rules, for the table tests."""
+    """Yield a function with forward and backward rules, for the table tests."""
 
     def forward(x: Atom, y: Atom) -> list[Atom]:
         """Return ``2 x y``, and the residuals x and y."""

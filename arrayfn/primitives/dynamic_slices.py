@@ -137,7 +137,7 @@ def _slice_batch(axis_size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> 
 
 
 def _samples(update: bool) -> Iterable[Sample]:
-    """Samples of dynamic_slice, or with ``update`` of dynamic_update_slice."""
+    """Yield samples of dynamic_slice, or with ``update`` of dynamic_update_slice."""
     for dtype in dtypes.SHORT_NAMES:
         x = families.random_array(dtype, (4, 5), 81, -3.0, 3.0)
         y = families.random_array(dtype, (2, 3), 82, -3.0, 3.0)

@@ -281,7 +281,7 @@ def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
 
 
 def _select_samples() -> Iterable[Sample]:
-    """Selections between arrays of every dtype, for the table tests."""
+    """Yield selections between arrays of every dtype, for the table tests."""
     for dtype in dtypes.SHORT_NAMES:
         yield Sample(
             (

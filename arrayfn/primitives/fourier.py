@@ -144,7 +144,7 @@ def _multiplicity(type: ArrayType, length: int) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Each kind of transform, length and norm, for the table tests."""
+    """Yield samples of each kind of transform, length and norm, for the table tests."""
     seed = 111
     for real, wide in (
         (dtypes.float32, dtypes.complex64),

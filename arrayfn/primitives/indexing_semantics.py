@@ -198,7 +198,7 @@ def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
 
 
 def gather_samples() -> Iterable[Sample]:
-    """Windows of each form in each mode, and arrays of each dtype."""
+    """Yield windows of each form in each mode, and arrays of each dtype."""
     # Negative and too large indices among them.
     rows = np.array([[[2], [0]], [[5], [2]], [[-1], [1]]], np.int32)
     corners = np.array([[0, 1], [2, 2], [3, 0], [-1, 1], [1, 1]], np.int64)
@@ -239,7 +239,7 @@ def scatter_samples(
         return families.random_array(dtype, shape, seed, low, 3.0)
 
     def samples() -> Iterable[Sample]:
-        """Samples of every mode, window form and dtype."""
+        """Yield samples of every mode, window form and dtype."""
         real = dtypes.float32
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):

@@ -114,7 +114,7 @@ def _lu_jvp(
 
 
 def _lu_samples() -> Iterable[Sample]:
-    """Square, tall, wide and singular matrices, for the table tests."""
+    """Yield square, tall, wide and singular matrices, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         yield Sample((m.random_matrices(dtype, (3, 3), 241 + position),), {})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2, 4), 246),), {})
@@ -167,7 +167,7 @@ def swap_rows(order: Array, pivots: Array) -> None:
 
 
 def _permutation_samples() -> Iterable[Sample]:
-    """Pivots of a batch and of one matrix, for the table tests."""
+    """Yield pivots of a batch and of one matrix, for the table tests."""
     # In bounds also for shifted pivots.
     yield Sample((np.array([[2, 1, 2], [0, 2, 2]], np.int32),), {"rows": 4})
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
@@ -285,7 +285,7 @@ def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Ba
 
 
 def _solve_samples() -> Iterable[Sample]:
-    """Systems of each dtype, some transposed or conjugated, for the table tests."""
+    """Yield systems of each dtype, some transposed or conjugated, for table tests."""
     for position, dtype in enumerate((*m.DTYPES, dtypes.complex128)):
         batch = (2,) if position == 1 else ()
         a = m.random_matrices(dtype, (*batch, 3, 3), 250 + position)

@@ -74,30 +74,30 @@ def check_square(name: str, x: ArrayType) -> int:
 
 
 def multiply(x: Atom, y: Atom) -> Atom:
-    """The matrix products of two arrays of the same batch."""
+    """Return the matrix products of two arrays of the same batch."""
     batch = tuple(range(x.type.ndim - 2))
     axes = (len(batch) + 1,), (len(batch),)
     return dot_general(x, y, contract=axes, batch=(batch, batch))
 
 
 def transpose_matrices(x: Atom) -> Atom:
-    """The transposes of the matrices."""
+    """Return the transposes of the matrices."""
     order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
     return views.transpose(x, permutation=order)
 
 
 def conjugate(x: Atom) -> Atom:
-    """The complex conjugate; a real array is returned as is."""
+    """Return the complex conjugate; a real array is returned as is."""
     return complex_numbers.conj(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
 def adjoint(x: Atom) -> Atom:
-    """The conjugate transposes of the matrices."""
+    """Return the conjugate transposes of the matrices."""
     return conjugate(transpose_matrices(x))
 
 
 def real_part(x: Atom) -> Atom:
-    """The real part; a real array is returned as is."""
+    """Return the real part; a real array is returned as is."""
     return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
 
 

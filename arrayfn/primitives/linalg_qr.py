@@ -99,7 +99,7 @@ def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
 
 
 def _samples() -> Iterable[Sample]:
-    """Tall and wide matrices, reduced and full factors, for the table tests."""
+    """Yield tall and wide matrices, reduced and full factors, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         tall = m.random_matrices(dtype, (4, 3), 261 + position)
         yield Sample((tall,), {"full": False})
@@ -146,7 +146,7 @@ def _order_reference(x: Array) -> Array:
 
 
 def _order_samples() -> Iterable[Sample]:
-    """Matrices of each dtype, and a batch, for the table tests."""
+    """Yield matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 3, 4) if position == 1 else (4, 3)
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})

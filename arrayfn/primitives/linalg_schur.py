@@ -60,7 +60,7 @@ def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
 
 
 def _samples() -> Iterable[Sample]:
-    """Square matrices of each dtype, and a batch, for the table tests."""
+    """Yield square matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 4, 4) if position == 1 else (4, 4)
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})

@@ -144,7 +144,7 @@ def _eigvalsh_types(x: ArrayType) -> ArrayType:
 
 
 def _eigvalsh_reference(x: Array) -> Array:
-    """The eigenvalues that ``eigh`` gives."""
+    """Return the eigenvalues that ``eigh`` gives."""
     return _eigh_reference(x)[1]
 
 
@@ -313,7 +313,7 @@ def _eigvals_types(x: ArrayType) -> ArrayType:
 
 
 def _eigvals_reference(x: Array) -> Array:
-    """The eigenvalues that ``eig`` gives."""
+    """Return the eigenvalues that ``eig`` gives."""
     return _eig_reference(x)[1]
 
 

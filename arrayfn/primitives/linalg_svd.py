@@ -139,7 +139,7 @@ def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Square, tall and wide matrices, reduced and full, for the table tests."""
+    """Yield square, tall and wide matrices, reduced and full, for the table tests."""
     kinds = (dtypes.float32, (3, 3)), (dtypes.float64, (4, 2)), (dtypes.float64, (2, 3))
     for position, (dtype, shape) in enumerate(kinds):
         x = m.random_matrices(dtype, shape, 291 + position)
@@ -172,7 +172,7 @@ def _values_types(x: ArrayType) -> ArrayType:
 
 
 def _values_reference(x: Array) -> Array:
-    """The singular values that ``svd`` gives."""
+    """Return the singular values that ``svd`` gives."""
     return _reference(x.swapaxes(-1, -2), full=False)[1]
 
 
@@ -187,7 +187,7 @@ def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _values_samples() -> Iterable[Sample]:
-    """Matrices of each dtype, and a batch, for the table tests."""
+    """Yield matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (3, 2) if position % 2 else (2, 3)
         yield Sample((m.random_matrices(dtype, shape, 301 + position),), {})

@@ -75,7 +75,7 @@ def _cholesky_jvp(x: Atom, factor: Atom, t: Atom) -> Atom:
 
 
 def _positive_samples() -> Iterable[Sample]:
-    """Positive definite matrices, and one that is not, for the table tests."""
+    """Yield positive definite matrices, and one that is not, for the table tests."""
     # Positive definite, also with the elements shifted by one and two positions.
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
     for dtype in m.DTYPES:
@@ -258,7 +258,7 @@ def map_sides(
 
 
 def _solve_samples() -> Iterable[Sample]:
-    """Systems of all sides, triangles and dtypes, for the table tests."""
+    """Yield systems of all sides, triangles and dtypes, for the table tests."""
     every = itertools.product((True, False), repeat=3)
     for count, (left, lower, transpose) in enumerate(every):
         dtype = m.DTYPES[count % 4]

@@ -327,7 +327,7 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Each of the three arrays, in several dtypes, for the table tests."""
+    """Yield samples for each of the three arrays in several dtypes, for the tests."""
 
     def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
         """Return random arrays of these shapes."""

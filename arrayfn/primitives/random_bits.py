@@ -56,7 +56,7 @@ def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Arr
 
 
 def _samples() -> Iterable[Sample]:
-    """Random words, with a scalar key and with a key for each, for the table tests."""
+    """Yield random words, with a scalar key and with a key for each, for tests."""
     rng = np.random.default_rng(101)
 
     def words(shape: tuple[int, ...]) -> Array:

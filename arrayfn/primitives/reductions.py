@@ -97,7 +97,7 @@ def _reduction(
             return np.asarray(reference(widened, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
-        """Several sets of axes over all dtypes, for the table tests."""
+        """Yield samples of several sets of axes over all dtypes, for table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
@@ -323,7 +323,7 @@ def _arg_reduction(
         return ArrayType(shape, dtype)
 
     def samples() -> Iterable[Sample]:
-        """Each axis and each real dtype, for the table tests."""
+        """Yield samples of each axis and each real dtype, for the table tests."""
         ordered = (d for d in dtypes.COMPUTED if d not in dtypes.COMPLEX)
         for position, dtype in enumerate(ordered):
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)

@@ -310,7 +310,7 @@ def _barrier_batch(axis_size: int, inputs: Atoms, dims: Dims) -> Batched:
 
 
 def _barrier_samples() -> Iterable[Sample]:
-    """Arrays behind a token of two floats, for the table tests."""
+    """Yield arrays behind a token of two floats, for the table tests."""
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
         x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
         yield Sample((x, np.ones(2, np.float32)), {})

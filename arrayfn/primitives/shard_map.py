@@ -465,7 +465,7 @@ def _counted_once(
 
 
 def _samples() -> Iterable[Sample]:
-    """Rows scaled and summed over a mesh axis, typed or not, for the table tests."""
+    """Yield rows scaled and summed over a mesh axis, typed or not, for table tests."""
     mesh = Mesh((2, 3), ("i", "j"))
     in_specs = (PartitionSpec("i", "j"), PartitionSpec("j"))
     for typed in (True, False):

@@ -84,7 +84,7 @@ def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _samples() -> Iterable[Sample]:
-    """Rows of each dtype, and with NaN and ties, for the table tests."""
+    """Yield rows of each dtype, and with NaN and ties, for the table tests."""
     for position, dtype in enumerate(dtypes.COMPUTED):
         x = families.random_array(dtype, (3, 9), 95 + position, -3.0, 3.0)
         yield Sample((x,), {})
@@ -149,7 +149,7 @@ def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
 
 
 def _top_k_samples() -> Iterable[Sample]:
-    """The samples of sort, not complex, with ``k`` from 1 to 4."""
+    """Yield the samples of sort, not complex, with ``k`` from 1 to 4."""
     for number, sample in enumerate(_samples()):
         (x,) = sample.inputs
         if x.dtype not in dtypes.COMPLEX:

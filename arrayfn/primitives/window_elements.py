@@ -132,7 +132,7 @@ def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
 
 
 def _take_samples() -> Iterable[Sample]:
-    """Windows in three dtypes, and with a border, for the table tests."""
+    """Yield windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
@@ -377,7 +377,7 @@ def _interleaved(
 
 
 def _put_samples() -> Iterable[Sample]:
-    """Windows in three dtypes, and with a border, for the table tests."""
+    """Yield windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         windows = geometry.shape(shape)

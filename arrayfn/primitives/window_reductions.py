@@ -219,7 +219,7 @@ def _window_reduction(
         return reduction.reference(windows, axes=axes)
 
     def samples() -> Iterable[Sample]:
-        """Windows in each dtype, and long, adjacent and bordered ones."""
+        """Yield windows in each dtype, and long, adjacent and bordered ones."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 65 + position, -3.0, 3.0)
@@ -381,7 +381,7 @@ def _window_arg_reduction(
         return _first_position(geometry.taps(x), is_better)
 
     def samples() -> Iterable[Sample]:
-        """Windows in each real dtype, and long and bordered ones."""
+        """Yield windows in each real dtype, and long and bordered ones."""
         for position, dtype in enumerate(
             d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):

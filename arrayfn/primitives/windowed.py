@@ -311,7 +311,7 @@ def positions_of(components: Sequence[Atom]) -> Atom:
 
 
 def _windows_samples() -> Iterable[Sample]:
-    """Windows of each dtype in three orders of axes, for the table tests."""
+    """Yield windows of each dtype in three orders of axes, for the table tests."""
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
         shape, geometry = GEOMETRIES[position % 2]
         ndim = len(shape) + len(geometry.axes)
