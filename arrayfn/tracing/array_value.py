@@ -62,7 +62,7 @@ class ImmutableArray(Typed, Operand):
     """The methods that traced values and arrays on devices have in common."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # __eq__ compares elements
 
     KIND: ClassVar[str] = "that is immutable"
     """Which array, for errors: "an array that is being traced"."""
@@ -72,15 +72,16 @@ class ImmutableArray(Typed, Operand):
     """What is wrong with a function of NumPy's that ``Namespace`` does not have."""
 
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value as a NumPy array; AbstractValueError if it is not known.
+        """Return the value as a NumPy array; AbstractValueError if it is not known.
 
-        ``wanted`` names what asks for it, ``remedy`` says what to write instead.
+        For the message, ``wanted`` names what asks for the value, and ``remedy`` says
+        what to write instead.
         """
         raise NotImplementedError
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The bytes of all elements."""
         return self.type.nbytes
 
     @property
@@ -116,6 +117,12 @@ class ImmutableArray(Typed, Operand):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
+        """Call arrayfn's function for a method of a ufunc: NumPy's protocol (NEP 13).
+
+        ``method`` is "__call__", "reduce" and so on. Raises InPlaceError for ``out=``
+        and ``ufunc.at``, and ArgumentError for a ufunc that arrayfn does not have,
+        unless another operand may handle it.
+        """
         own = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         name = f"numpy.{own}" if hasattr(np, ufunc.__name__) else f"the ufunc {own}"
         if options.get("out") is not None or method == "at":
@@ -139,6 +146,11 @@ class ImmutableArray(Typed, Operand):
     def __array_function__(
         self, function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
+        """Call arrayfn's function for a function of NumPy's: its protocol (NEP 18).
+
+        Raises InPlaceError for functions that change an argument, and ArgumentError for
+        functions that arrayfn does not have.
+        """
         name = f"{function.__module__}.{function.__name__}"
         if function in namespace().changing:
             raise InPlaceError(
@@ -246,7 +258,7 @@ class ImmutableArray(Typed, Operand):
     conjugate = operator("conj")
 
     def copy(self) -> Any:
-        """The same elements; an array on a device is copied."""
+        """Return an array with the same elements; an array on a device is copied."""
         return namespace().functions["copy"](self)
 
     cumprod = operator("cumprod")
@@ -301,15 +313,18 @@ class ArrayOnDevice(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The backend whose memory holds it."""
+        """The name of the backend whose memory holds the array."""
         raise NotImplementedError
 
     def block_until_ready(self) -> Self:
-        """Itself, once it is computed; a device that computes at once need not wait."""
+        """Wait until the array is computed, and return it.
+
+        This default is for devices that compute at once.
+        """
         return self
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
-        """The array on ``device``: itself if it is there, a NumPy array on "cpu".
+        """Return the array on ``device``: itself if it is there; for "cpu", NumPy's.
 
         Raises ArgumentError for other devices, and if a ``stream`` is given.
         """
@@ -328,11 +343,11 @@ class ArrayOnDevice(ImmutableArray):
         )
 
     def item(self, *index: int) -> Any:
-        """Its only element, or that at ``index``, as a Python number."""
+        """Return the only element, or the one at ``index``, as a Python number."""
         return np.asarray(self).item(*index)
 
     def tolist(self) -> Any:
-        """Its elements as nested lists of Python numbers."""
+        """Return the elements as nested lists of Python numbers."""
         return np.asarray(self).tolist()
 
     def __bool__(self) -> bool:
@@ -353,10 +368,10 @@ class ArrayOnDevice(ImmutableArray):
     def __array__(
         self, dtype: DType | None = None, copy: bool | None = None
     ) -> np.ndarray[Any, Any]:
-        """A copy on the host."""
+        """Return a copy on the host, as a NumPy array."""
         raise NotImplementedError
 
     @override
     def concrete(self, wanted: str, remedy: str) -> np.ndarray[Any, Any]:
-        """A copy on the host."""
+        """Return a copy on the host: values on a device are always known."""
         return np.asarray(self)

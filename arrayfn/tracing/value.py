@@ -65,9 +65,10 @@ _ARRAY_API_EXTRA = ("array_api_extra._lib._at", "array_api_extra._at")
 
 
 class Refused(NamedTuple):
-    """A conversion that was refused, with the line of the user's that asked for it.
+    """A conversion that was refused, with the user's line that asked for it.
 
-    NumPy and other C code may raise their own error in its place.
+    It is kept because NumPy and other C code may raise another error in place of
+    ``error``.
     """
 
     error: ArrayfnError
@@ -78,7 +79,11 @@ class Refused(NamedTuple):
 class Tracer(ImmutableArray):
     """A value of the Program being traced: an immutable array.
 
-    ``value`` is the array itself where that is known, else None.
+    Attributes:
+        frame: the function being traced.
+        atom: the Var or Literal of the Program that the Tracer stands for.
+        value: the array itself if it is known, else None.
+        location: the user's line that made the Tracer.
     """
 
     __slots__ = ("atom", "frame", "location", "value")
@@ -106,7 +111,7 @@ class Tracer(ImmutableArray):
         """Shape, dtype and layout."""
         return self.atom.type
 
-    # Every operation of a trace reads it, so it is not passed through a property.
+    # Every operation of a trace reads the shape, so this does not call ``type``.
 
     @property
     @override
@@ -127,7 +132,7 @@ class Tracer(ImmutableArray):
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba asks for when a function that it compiled is called."""
+        """The Numba type, which Numba reads when a compiled function is called."""
         return import_module(Namespace.numba_module).type_of_traced()
 
     def check_alive(self, frame: Owner | None) -> None:
@@ -147,7 +152,11 @@ class Tracer(ImmutableArray):
 
     @override
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value; AbstractValueError if it is unknown. ``wanted`` names who asks."""
+        """Return the value as a NumPy array; AbstractValueError if it is unknown.
+
+        For the message, ``wanted`` names what asks for the value, and ``remedy`` says
+        what to write instead.
+        """
         if isinstance(self.value, ArrayOnDevice):
             return np.asarray(self.value)
         if self.value is not None:
@@ -162,7 +171,10 @@ class Tracer(ImmutableArray):
         )
 
     def _refused(self, error: ArrayfnError) -> ArrayfnError:
-        """Return ``error``; remember it with the innermost line outside this module."""
+        """Return ``error``, and store it in the frame's ``refused``.
+
+        It is stored with the innermost line of the stack outside this module.
+        """
         asking = sys._getframe(1)
         while asking.f_back is not None and asking.f_code.co_filename == __file__:
             asking = asking.f_back
@@ -170,8 +182,11 @@ class Tracer(ImmutableArray):
         return error
 
     def _number(self, kind: Callable[[Any], Any]) -> Any:
-        """The value as a Python number, for explicit conversions."""
-        asking = sys._getframe(2)
+        """Return ``kind`` of the value, a Python number; refuse implicit conversions.
+
+        ``kind`` is int, float or complex. ``__float__`` and the like call this.
+        """
+        asking = sys._getframe(2)  # the caller of __float__
         error = refused_conversion(asking)
         if error is not None:
             raise self._refused(error)
@@ -219,12 +234,16 @@ class Tracer(ImmutableArray):
 
     @override
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raise InPlaceError, except for ``array_api_extra.at``.
+
+        That function updates arrays by ``x[index] = value`` on a local variable ``x``,
+        which it returns. If the caller is this function, and a copy is allowed, the
+        caller's local variables that are this Tracer are set to an updated copy.
+        """
         caller = sys._getframe(1)
         is_update = caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA)
         if not is_update or caller.f_locals.get("copy") is False:
             super().__setitem__(index, value)
-        # ``array_api_extra.at`` assigns to a local variable, which it returns. The
-        # variable becomes the changed copy; this Tracer stays what it is.
         functions = namespace().functions
         new = functions["astype"](functions["asarray"](value), self.dtype)
         mask = isinstance(index, bool) or (
@@ -257,19 +276,19 @@ class Tracer(ImmutableArray):
         )
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
-        """The array API's move to a device: a traced value is where it will be."""
+        """Return ``self``: a traced value has no device yet. For the array API."""
         return self
 
     def item(self, *index: int) -> Any:
-        """The Python scalar at ``index``; needs a value."""
+        """Return the Python scalar at ``index``; AbstractValueError without a value."""
         return self.concrete("item()", _SCALAR_REMEDY).item(*index)
 
     def tolist(self) -> Any:
-        """Nested lists; needs a value."""
+        """Return nested lists of elements; AbstractValueError without a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
     def tobytes(self, order: str = "C") -> bytes:
-        """The bytes of all elements; needs a value."""
+        """Return the bytes of all elements; AbstractValueError without a value."""
         return self.concrete("tobytes()", _SCALAR_REMEDY).tobytes(order)
 
     @override
@@ -284,6 +303,7 @@ class Tracer(ImmutableArray):
 
     @override
     def __format__(self, spec: str) -> str:
+        """Format the value; without a value, ignore specs of numbers, as ".3f"."""
         if self.value is not None:
             return format(self.value, spec)
         return format(repr(self), spec if spec.isalpha() and spec == "s" else "")
