@@ -107,7 +107,7 @@ class AccessSet:
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a kernel, or a claim not proved: the kernel's line (0: all), a text."""
+    """A fault of a kernel, or a claim not proved: its line (0: the kernel), a text."""
 
     line: int
     text: str
@@ -443,7 +443,7 @@ class _Footprints:
 
     @cached_property
     def storing(self) -> Array | None:
-        """The numbers of the threads that store anything to arguments; None if unknown."""
+        """The numbers of the threads that store to any argument; None if unknown."""
         threads: list[Array] = []
         for access in self.accesses:
             if access.kind == "store":
