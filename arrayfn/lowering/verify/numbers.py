@@ -295,7 +295,7 @@ class State:
         return Number(0, {symbol: 1})
 
     def counted(self, low: Lanes, high: Lanes, *, thread: bool = False) -> Number:
-        """Return a new symbol as a number, which takes each value between the bounds."""
+        """Return a new symbol as a Number; it takes each value between the bounds."""
         symbol = Symbol(counted=True, thread=thread)
         self.bounds[symbol] = low, high
         return Number(0, {symbol: 1})
@@ -303,7 +303,7 @@ class State:
     # Other lanes.
 
     def in_lanes(self, index: Array) -> State:
-        """Return the state in the lanes with numbers ``index``, renumbered 0, 1, 2 ..."""
+        """Return the state in the lanes ``index``, which become lanes 0, 1, 2 ..."""
         selected = self.copy()
         selected.count = index.size
 
