@@ -150,6 +150,7 @@ class ProgramBuilder:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        """Emit into the builder that was entered before again."""
         _stack().pop()
 
 

@@ -33,6 +33,7 @@ class RowMajor:
 
     @override
     def __str__(self) -> str:
+        """Return the name in the text form of Programs."""
         return "C"
 
 
@@ -55,6 +56,7 @@ class ColumnMajor:
 
     @override
     def __str__(self) -> str:
+        """Return the name in the text form of Programs."""
         return "F"
 
 
@@ -72,6 +74,7 @@ class Strided:
 
     @override
     def __str__(self) -> str:
+        """Return the text form, such as ``S(3,-1)``."""
         return "S(" + ",".join(map(str, self.steps)) + ")"
 
 

@@ -38,10 +38,12 @@ class _Frozen:
 
     @override
     def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Raise FrozenInstanceError."""
         raise FrozenInstanceError(f"cannot assign to {name!r}: {self!r} is immutable")
 
     @override
     def __delattr__(self, name: str) -> NoReturn:
+        """Raise FrozenInstanceError."""
         raise FrozenInstanceError(f"cannot delete {name!r}: {self!r} is immutable")
 
 
@@ -58,11 +60,13 @@ class Var(_Frozen):
     hint: str
 
     def __init__(self, type: ArrayType, hint: str = "") -> None:
+        """Set the attributes, by the slots' setters."""
         _set_type(self, type)
         _set_hint(self, hint)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the Var as a call of its class."""
         return Var, (self.type, self.hint)
 
     @override
@@ -83,11 +87,13 @@ class Literal(_Frozen):
     value: PythonScalar
 
     def __init__(self, value: PythonScalar, dtype: DType, weak: bool = False) -> None:
+        """Set the attributes; the type is a scalar of ``dtype``."""
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "type", ArrayType((), dtype, weak=weak))
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the Literal as a call of its class."""
         return Literal, (self.value, self.type.dtype, self.type.weak)
 
     def key(self) -> tuple[str, DType]:
@@ -278,10 +284,12 @@ class Program:
 
     @override
     def __str__(self) -> str:
+        """Return the text form."""
         return format_program(self).rstrip("\n")
 
     @override
     def __repr__(self) -> str:
+        """Return a line with the name, the types and the number of equations."""
         inputs = ", ".join(f"{v.hint or '_'}: {v.type}" for v in self.inputs)
         results = ", ".join(map(str, self.output_types))
         count = len(self.equations)

@@ -137,6 +137,7 @@ class Mesh:
 
     @override
     def __str__(self) -> str:
+        """Return the names and sizes of axes: ``data: 2, model: 4``."""
         return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
 
 
@@ -170,20 +171,25 @@ class PartitionSpec:
         object.__setattr__(self, "partitions", partitions)
 
     def __iter__(self) -> Iterator[str | Entry | None]:
+        """Iterate over the entries."""
         return iter(self.partitions)
 
     def __len__(self) -> int:
+        """Return the number of entries."""
         return len(self.partitions)
 
     def __getitem__(self, axis: int) -> str | Entry | None:
+        """Return the entry of an axis."""
         return self.partitions[axis]
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the spec as a call of its class."""
         return PartitionSpec, self.partitions
 
     @override
     def __repr__(self) -> str:
+        """Return the spec as a call of ``P``."""
         return f"P({', '.join(map(repr, self))})"
 
     def axes(self) -> tuple[str, ...]:
@@ -255,6 +261,7 @@ class NamedSharding:
     spec: PartitionSpec
 
     def __post_init__(self) -> None:
+        """Raise ArgumentError unless the spec fits the mesh."""
         check_spec(self.spec, self.mesh, "NamedSharding")
 
     @property
@@ -308,6 +315,7 @@ class NamedSharding:
 
     @override
     def __str__(self) -> str:
+        """Return the spec and the mesh: ``P('x') on (x: 2, y: 2)``."""
         return f"{self.spec!r} on ({self.mesh})"
 
 

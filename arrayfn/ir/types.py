@@ -94,6 +94,7 @@ class ArrayType:
 
     @override
     def __str__(self) -> str:
+        """Return the type in the text form of Programs, such as ``f32[2,3] F``."""
         weak = "~" if self.weak else ""
         text = f"{weak}{short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
         if self.layout != layouts.C:

@@ -444,6 +444,7 @@ class Primitive:
 
     @override
     def __repr__(self) -> str:
+        """Return ``<Primitive name>``."""
         return f"<Primitive {self.name}>"
 
 

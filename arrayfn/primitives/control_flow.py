@@ -40,7 +40,9 @@ class Jvp(Protocol):
 
     def __call__(
         self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the jvp of ``program``, and which outputs have a tangent."""
+        ...
 
 
 class Batch(Protocol):
@@ -57,7 +59,9 @@ class Batch(Protocol):
         mapped: Sequence[bool],
         dense: Sequence[bool],
         /,
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the mapped ``program``, and which outputs are mapped."""
+        ...
 
 
 class Transpose(Protocol):
@@ -75,7 +79,9 @@ class Transpose(Protocol):
         has_cotangent: Sequence[bool],
         dense: Sequence[bool],
         /,
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the transpose of ``program``, and which cotangents it returns."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,9 @@ class Split(Protocol):
         unknown: Sequence[bool],
         linear_outputs: Sequence[bool],
         /,
-    ) -> Parts: ...
+    ) -> Parts:
+        """Return the two parts of ``program``."""
+        ...
 
 
 # Programs and equations.

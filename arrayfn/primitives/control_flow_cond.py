@@ -299,8 +299,8 @@ class _Slots:
     """
 
     def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
-        self.operands = operands
         """Assign a slot to each residual of each branch of ``parts``."""
+        self.operands = operands
         self.types: list[ArrayType] = []
         for p in parts:
             free = list(range(len(self.types)))  # slots that this branch may use

@@ -146,6 +146,13 @@ class _Recording:
     ``body`` is the known step, ``condition`` the loop's condition. Their constants are
     given together: first ``for_cond`` of the condition, then ``consts`` of the body.
     ``kept`` has a flag for each array of the carry.
+
+    Attributes:
+        advance: the body without residuals, which returns the next carry.
+        taped: the number of arrays of the carry that are written to the tape.
+        entries: the number of entries of the tape.
+        half: the number of entries that the loop fills; the backward pass needs the
+            other half.
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class _Recording:
         consts: int,
         kept: Sequence[bool],
     ) -> None:
+        """Split off the step that only advances the carry, and size the tape."""
         self.advance, _ = pruned(body, body.outputs[: len(kept)], effects=True)
         self.condition = condition
         self.for_cond = for_cond

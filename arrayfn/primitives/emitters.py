@@ -50,6 +50,7 @@ class Emitter:
 
     @override
     def __repr__(self) -> str:
+        """Return ``<emitter of name>``."""
         return f"<emitter of {self._name}>"
 
 

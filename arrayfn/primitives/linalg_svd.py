@@ -124,6 +124,7 @@ def _jvp(
         du = e.add(du, _outside(u, uh, m.multiply(t, v), s))
     if columns > k:
         dv = e.add(dv, _outside(v, vh, m.multiply(m.adjoint(t), u), s))
+    # The third output is the transpose of V^H: the conjugate of V.
     return [m.transpose_matrices(du), m.real_part(m.diagonal(inner)), m.conjugate(dv)]
 
 

@@ -75,6 +75,7 @@ class Fault:
 
     @override
     def __str__(self) -> str:
+        """Describe the fault: where, what, the values there, and the operands."""
         what = "gives NaN" if self.kind == "nan" else "is wrong"
         place = self.location
         where = f"{readable_file(place.file)}:{place.line}: " if place else ""

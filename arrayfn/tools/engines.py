@@ -77,18 +77,22 @@ class Jax(Engine):
 
     @override
     def put(self, x: Any) -> Any:
+        """Convert a NumPy array to one of JAX; return other values."""
         return self.library().numpy.asarray(x) if isinstance(x, np.ndarray) else x
 
     @override
     def wait(self, x: Any) -> Any:
+        """Wait until ``x`` is computed, and return it."""
         return self.library().block_until_ready(x)
 
     @override
     def compiled(self, function: Call) -> Call:
+        """Return the jitted ``function``."""
         return self.library().jit(function)
 
     @override
     def entered(self) -> AbstractContextManager[Any]:
+        """Enable 64-bit numbers."""
         return self.library().enable_x64(True)
 
 
@@ -97,6 +101,7 @@ class Torch(Engine):
 
     @override
     def put(self, x: Any) -> Any:
+        """Convert a copy of a NumPy array to a tensor; return other values."""
         if not isinstance(x, np.ndarray):
             return x
         return tensor_of(self.library(), np.array(x))
@@ -113,6 +118,7 @@ class Torch(Engine):
 
     @override
     def entered(self) -> AbstractContextManager[Any]:
+        """Disable autograd."""
         return self.library().no_grad()
 
 

@@ -91,13 +91,16 @@ class Explanation:
 
     @override
     def __str__(self) -> str:
+        """Return the explanation as text."""
         return "\n".join(_text(self))
 
     @override
     def __repr__(self) -> str:
+        """Return the explanation as text, which interpreters show."""
         return str(self)
 
     def _repr_html_(self) -> str:
+        """Return the explanation as HTML, which notebooks show."""
         return _html(self)
 
 

@@ -59,6 +59,7 @@ class Hazard:
 
     @override
     def __str__(self) -> str:
+        """Return the message after its place, ``file:line``."""
         at = self.location
         where = f"{readable_file(at.file)}:{at.line}: " if at else ""
         return where + self.message

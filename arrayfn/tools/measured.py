@@ -55,14 +55,17 @@ class Comparison(Sequence[Measured]):
 
     @override
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     @override
     def __getitem__(self, index: Any) -> Any:
+        """Return a row, or a tuple of rows for a slice."""
         return self.rows[index]
 
     @override
     def __repr__(self) -> str:
+        """Return the table as text."""
         return table(self, self.roofs).rstrip("\n")
 
     def _repr_html_(self) -> str:

@@ -83,6 +83,7 @@ class LineTime:
 
     @override
     def __str__(self) -> str:
+        """Return ``file:line``."""
         return str(self.location) if self.location else "(no line)"
 
     @property
@@ -132,6 +133,7 @@ class Profile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the measurement."""
         self.seconds = time.perf_counter() - self._begin - self._preparing
         self._stack.close()
 
@@ -179,16 +181,19 @@ class Profile:
 
     @override
     def __str__(self) -> str:
+        """Return the tables of steps and lines as text."""
         return profile_text(self)
 
     @override
     def __repr__(self) -> str:
+        """Return a line with the seconds and the numbers of calls and steps."""
         return (
             f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "
             f"{plural(len(self.steps), 'step')}>"
         )
 
     def _repr_html_(self) -> str:
+        """Return the tables and the roofline chart as HTML, for notebooks."""
         return profile_html(self)
 
     def save(self, file: str | os.PathLike[str]) -> None:

@@ -41,12 +41,12 @@ class Argument:
 
     @property
     def by_position(self) -> bool:
-        """Whether it can be given by position."""
+        """Whether the parameter can be given by position."""
         return self.kind in _POSITIONAL
 
     @property
     def by_name(self) -> bool:
-        """Whether it can be given by name."""
+        """Whether the parameter can be given by name."""
         return self.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 

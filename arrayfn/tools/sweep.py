@@ -43,10 +43,12 @@ class Sweep(Sequence[Point]):
 
     @override
     def __len__(self) -> int:
+        """Return the number of points."""
         return len(self.points)
 
     @override
     def __getitem__(self, index: Any) -> Any:
+        """Return a point, or a tuple of points for a slice."""
         return self.points[index]
 
     def rows(self) -> Iterator[tuple[Point, Measured]]:
@@ -75,6 +77,7 @@ class Sweep(Sequence[Point]):
 
     @override
     def __repr__(self) -> str:
+        """Return the table as text; reasons of refused rows do not widen columns."""
         rows = [_COLUMNS, *self._cells()]
         short = [row for row in rows if row[5]]
         widths = [max(map(len, column)) for column in zip(*short, strict=True)]

@@ -168,14 +168,17 @@ class ImmutableArray(Typed, Operand):
         return called(name, traced, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
+        """Return ``arrayfn.numpy``, the array API's namespace of this array."""
         return namespace().module
 
     def __len__(self) -> int:
+        """Return the extent of axis 0."""
         if not self.shape:
             raise TypeError("len() of a rank-0 array")
         return self.shape[0]
 
     def __iter__(self) -> Any:
+        """Iterate over axis 0. Raises ArgumentError for rank 0."""
         if not self.shape:
             raise ArgumentError(
                 f"iteration over an array of rank 0 ({self.type}); if it counts the "
@@ -185,9 +188,11 @@ class ImmutableArray(Typed, Operand):
         return (self[i] for i in range(self.shape[0]))
 
     def __getitem__(self, index: Any) -> Any:
+        """Return elements by an index of NumPy's kinds."""
         return namespace().functions["getitem"](self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raise InPlaceError: the array is immutable."""
         raise InPlaceError(
             f"x[index] = y would change an array {self.KIND}, and those are "
             "immutable; write x = x.at[index].set(y)",
@@ -195,15 +200,19 @@ class ImmutableArray(Typed, Operand):
         )
 
     def __divmod__(self, other: Any) -> Any:
+        """Return the floor of the quotient, and the remainder."""
         return self // other, self % other
 
     def __rdivmod__(self, other: Any) -> Any:
+        """Return ``divmod(other, self)``."""
         return other // self, other % self
 
     def __round__(self, digits: int = 0) -> Any:
+        """Round to a number of decimal digits."""
         return self.round(digits)
 
     def __contains__(self, value: Any) -> bool:
+        """Whether an element equals ``value``."""
         return bool((self == value).any())
 
     __neg__ = operator("negative")
@@ -351,18 +360,23 @@ class ArrayOnDevice(ImmutableArray):
         return np.asarray(self).tolist()
 
     def __bool__(self) -> bool:
+        """Return the only element as a bool; copies it to the host."""
         return bool(np.asarray(self))
 
     def __int__(self) -> int:
+        """Return the only element as an int; copies it to the host."""
         return int(np.asarray(self))
 
     def __float__(self) -> float:
+        """Return the only element as a float; copies it to the host."""
         return float(np.asarray(self))
 
     def __complex__(self) -> complex:
+        """Return the only element as a complex; copies it to the host."""
         return complex(np.asarray(self))
 
     def __index__(self) -> int:
+        """Return the only element as an index; copies it to the host."""
         return np.asarray(self).__index__()
 
     def __array__(

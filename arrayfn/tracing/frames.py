@@ -64,6 +64,7 @@ class Frame:
         platform: str = "",
         types_only: bool = False,
     ) -> None:
+        """Begin a frame inside ``parent``, from which it takes over attributes."""
         self.name = name
         self.types_only = types_only or (parent is not None and parent.types_only)
         self.platform = platform

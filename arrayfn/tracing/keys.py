@@ -100,10 +100,12 @@ class Key(ImmutableArray):
 
     @override
     def __iter__(self) -> Iterator[Key]:
+        """Iterate over the keys along axis 0."""
         return iter([self[k] for k in range(len(self))])
 
     @override
     def __len__(self) -> int:
+        """Return the extent of axis 0. Raises ArgumentError for a single key."""
         if not self.shape:
             raise ArgumentError(
                 "a single key has no length; random.split(key, n) makes n keys",
@@ -137,6 +139,7 @@ class Key(ImmutableArray):
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise DTypeError: keys are no numbers."""
         raise DTypeError(
             "a Key is not an array of numbers; random.key_data(key) gives its uint32 "
             "words",
@@ -145,6 +148,7 @@ class Key(ImmutableArray):
 
     @override
     def __repr__(self) -> str:
+        """Return the words of known keys, else the shape and where the keys are."""
         if isinstance(self.data, np.ndarray):
             return f"Key({self.data.tolist()})"
         if isinstance(self.data, ImmutableArray):

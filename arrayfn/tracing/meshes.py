@@ -59,9 +59,11 @@ class set_mesh:  # noqa: N801 - called like a function, named as JAX's
         _local.mesh = mesh
 
     def __enter__(self) -> Self:
+        """Return this object; the mesh has been set already."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Set the mesh that was set before."""
         _local.mesh = self._before
 
 

@@ -50,6 +50,7 @@ class Ref(Typed):
         return self._type
 
     def __len__(self) -> int:
+        """Return the extent of axis 0."""
         if not self.shape:
             raise TypeError("len() of a Ref of rank 0")
         return self.shape[0]
@@ -82,6 +83,7 @@ class Ref(Typed):
         return before
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the value, or with another index than ``...`` a part of it."""
         value = self.get()
         return value if index is ... else namespace().functions["getitem"](value, index)
 
@@ -139,6 +141,7 @@ class Ref(Typed):
         return frames
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """Raise ArgumentError: a Ref is no array."""
         raise ArgumentError(
             f"a Ref ({self.type}) is not an array; ref[...] is the one that it holds",
             user_location(),
@@ -146,6 +149,7 @@ class Ref(Typed):
 
     @override
     def __repr__(self) -> str:
+        """Return ``Ref(type)``."""
         return f"Ref({self.type})"
 
 
@@ -157,6 +161,7 @@ class RefWrittenError(ArgumentError):
     """
 
     def __init__(self, ref: Ref, frame: Frame) -> None:
+        """Make the message for a write to ``ref`` in ``frame``."""
         super().__init__(
             f"{frame.name!r} writes to a Ref ({ref.type}) that was made outside of it. "
             "That is for bodies of loops and branches (scan, fori_loop, while_loop, "

@@ -100,6 +100,7 @@ class Tracer(ImmutableArray):
         value: Any,
         location: SourceLocation | None,
     ) -> None:
+        """Set the attributes; see the class."""
         self.frame = frame
         self.atom = atom
         self.value = value
@@ -193,6 +194,7 @@ class Tracer(ImmutableArray):
         return kind(self.concrete(f"{kind.__name__}()", _SCALAR_REMEDY))
 
     def __bool__(self) -> bool:
+        """Return the truth value. Raises AbstractValueError without a value."""
         return bool(
             self.concrete(
                 "a truth value (of if, while, and, or, not)",
@@ -204,20 +206,25 @@ class Tracer(ImmutableArray):
         )
 
     def __float__(self) -> float:
+        """Return the value as a float; refuse implicit conversions."""
         return self._number(float)
 
     def __int__(self) -> int:
+        """Return the value as an int; of floats, refuse implicit conversions."""
         if self.dtype in dtypes.DIFFERENTIABLE:
             return self._number(int)
         return int(self.concrete("int()", _SCALAR_REMEDY))
 
     def __index__(self) -> int:
+        """Return the value as an int. Raises AbstractValueError without a value."""
         return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
 
     def __complex__(self) -> complex:
+        """Return the value as a complex; refuse implicit conversions."""
         return self._number(complex)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Raise ArgumentError: a traced value is not converted to a NumPy array."""
         # Even where the value is known: results computed from a plain array would lose
         # the derivative silently.
         raise self._refused(
@@ -261,13 +268,16 @@ class Tracer(ImmutableArray):
             ctypes.pythonapi.PyFrame_LocalsToFast(as_object, ctypes.c_int(0))
 
     def __copy__(self) -> Tracer:
+        """Return this object, which is immutable."""
         return self
 
     def __deepcopy__(self, memo: Any) -> Tracer:
+        """Return this object, which is immutable."""
         return self
 
     @override
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise ArgumentError: a traced value cannot be pickled."""
         raise ArgumentError(
             f"a traced value ({self.type}) cannot be pickled: it is of use only while "
             f"{self.frame.name!r} is traced. Pass arrays to other processes, and trace "
@@ -293,12 +303,14 @@ class Tracer(ImmutableArray):
 
     @override
     def __repr__(self) -> str:
+        """Return the value, or without one the type."""
         if self.value is not None:
             return f"Tracer({self.value!r})"
         return f"Tracer<{self.type}>"
 
     @override
     def __str__(self) -> str:
+        """Return the value as text, or without one the type."""
         return str(self.value) if self.value is not None else repr(self)
 
     @override
@@ -310,6 +322,7 @@ class Tracer(ImmutableArray):
 
     @override
     def __hash__(self) -> int:
+        """Raise ArgumentError: ``==`` compares elements, so there is no hash."""
         raise ArgumentError(
             f"a traced value ({self.type}) is not hashable: it cannot be a key of a "
             "dict or set, or a static argument",

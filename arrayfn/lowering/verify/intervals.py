@@ -51,6 +51,7 @@ class Intervals:
         return Intervals(np.array([start]), np.array([stop]))
 
     def __bool__(self) -> bool:
+        """Whether the set has elements."""
         return bool(self.starts.size)
 
     def scaled(self, size: int, offset: int) -> Intervals:

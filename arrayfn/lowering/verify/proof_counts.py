@@ -42,6 +42,7 @@ class ProofCounts:
 
     @override
     def __str__(self) -> str:
+        """Return the counts as text."""
         return f"{self.proved} proved, {self.run} run, {self.unproved} unproved"
 
 
