@@ -205,10 +205,10 @@ def has_check(program: Program) -> bool:
 
 
 def only_if(program: Program) -> Program:
-    """Return ``program`` with a further first input, a bool: checks need it to fail.
+    """Return ``program`` with a further first input, a bool scalar that enables checks.
 
     If the bool is False, no check fails, except checks in functions with custom rules,
-    which ignore the bool.
+    which ignore it.
     """
     builder = ProgramBuilder(program.name)
     with builder:

@@ -52,7 +52,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A rule that states a fact instead of computing something."""
+    """A rule that states a fact instead of computing something.
+
+    Transformations compare rules with the Markers below. ``reason`` explains the fact,
+    in error messages and tables.
+    """
 
     name: str
     reason: str = ""
@@ -69,13 +73,19 @@ OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs v
 
 
 def not_differentiable(reason: str) -> Marker:
-    """The jvp rule of a primitive without derivative: it raises with ``reason``."""
+    """Return the jvp rule of a primitive without a derivative.
+
+    Differentiating the primitive raises an error that gives ``reason``.
+    """
     return Marker("not_differentiable", reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Stands, in a transpose rule, for an operand that the primitive is linear in."""
+    """Stands, in a transpose rule, for an operand that the primitive is linear in.
+
+    The rule returns the cotangent of such an operand. It has a type, but no value.
+    """
 
     type: ArrayType
 

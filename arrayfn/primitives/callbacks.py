@@ -199,7 +199,7 @@ def _pure_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """Batching rule: calls the function for each member or once, as ``method`` says.
+    """Batching rule: call the function for each member or once, as ``method`` says.
 
     ``method`` is the user's ``vmap_method``: "sequential" calls the function for each
     member, "broadcast_all" once with every operand mapped in front, "expand_dims" once

@@ -424,7 +424,7 @@ def _permute_transpose(
     permutation: Permutation,
     **params: Any,
 ) -> list[Atom | None]:
-    """Transpose rule: sends the cotangents back, by the inverse permutation."""
+    """Transpose rule: ``ct_x = ppermute(ct)`` by the inverse permutation."""
     (cotangent,) = cotangents
     if cotangent is None:
         return [None]

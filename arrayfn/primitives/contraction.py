@@ -91,7 +91,7 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
-    """Type rule: batch axes, then the free axes of ``x``, then those of ``y``.
+    """Type rule: the output has the batch axes, the free axes of ``x``, then ``y``'s.
 
     ``contract`` and ``batch`` are pairs: axes of ``x``, and the axes of ``y`` that they
     are paired with, in the same order. Paired axes must have equal extents.

@@ -60,12 +60,13 @@ class Residuals:
         consts = whole.params["consts"]
         begin = consts + whole.params["carry"]
         body = parts.known
-        numbers = unselected(range(len(whole.inputs)), unknown)  # of known operands
-        source = dict(zip(body.inputs, numbers, strict=True))
+        # The number of the operand for each input of the known step.
+        numbers = unselected(range(len(whole.inputs)), unknown)
+        number_of = dict(zip(body.inputs, numbers, strict=True))
         self.outside: dict[Var, Atom] = {
-            v: whole.inputs[k] for v, k in source.items() if k < consts
+            v: whole.inputs[k] for v, k in number_of.items() if k < consts
         }
-        self.slices = {v: whole.inputs[k] for v, k in source.items() if k >= begin}
+        self.slices = {v: whole.inputs[k] for v, k in number_of.items() if k >= begin}
         # Outputs of the known step: the carry, stacked results, and residuals.
         count = len(body.outputs) - parts.residuals
         carried = sum(consts <= k < begin for k in numbers)
@@ -76,13 +77,13 @@ class Residuals:
         self.invariant = _invariant_definitions(body, self.outside)
         self.definitions = body.definitions()
         self.position = {v: k for k, v in enumerate(self.definitions)}
-        # Views of literals are already in the linear step.
         self.defined = {
             v
             for linear_equation in parts.linear.equations
             for v in linear_equation.outputs
         }
         residuals = [v for v in parts.residual_outputs if isinstance(v, Var)]
+        # In the order of definitions: what is available for one may serve the next.
         for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
             self.keep(var)
 
@@ -139,6 +140,8 @@ class Residuals:
             value = pending.pop()
             if value in recipe:
                 continue
+            # The linear step may define a value itself, such as a view of a literal. It
+            # cannot be an input then, but its equation is repeated at no cost.
             if self.is_available(value) and value not in self.defined:
                 leaves.add(value)
                 continue

@@ -55,7 +55,7 @@ def convert(x: Atom, dtype: DType) -> Atom:
 
 
 def as_dtype(x: Atom, dtype: DType) -> Atom:
-    """Convert ``x`` to ``dtype``; return ``x`` itself if it has it, even if weak."""
+    """Convert ``x`` to ``dtype``, unless it is of that dtype, even with a weak type."""
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 

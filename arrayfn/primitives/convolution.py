@@ -78,11 +78,11 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
 
 
 def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
-    """Type rule: the output has ``x``'s groups and batch, ``w``'s free axes, windows.
+    """Type rule: groups and batch of ``x``, free axes of ``w``, numbers of windows.
 
-    The spatial extents of the output are the numbers of windows. Raises ShapeError
-    unless group and contracted axes of ``x``, the operand, and ``w``, the kernel, have
-    equal extents. ``params`` are the fields of a ``Form``.
+    These are the extents of the output, at the axes that its roles say. Raises
+    ShapeError unless group and contracted axes of ``x``, the operand, and ``w``, the
+    kernel, have equal extents. ``params`` are the fields of a ``Form``.
     """
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out

@@ -158,13 +158,19 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
     """
 
     def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
-        """Scan triples: extremum, sum of tangents of elements equal to it, count."""
+        """Divide the sum of the tangents of equal elements by their count.
+
+        A scan of triples (extremum, sum of tangents, count) computes both.
+        """
         zero = conversion.literal(0, x.type.dtype)
 
         def combine(
             earlier: tuple[Atom, ...], later: tuple[Atom, ...]
         ) -> tuple[Atom, ...]:
-            """Combine the triples of two ranges; add from the ranges that have it."""
+            """Combine the triples of two ranges of elements.
+
+            Sums and counts are added of the ranges that have the extremum of both.
+            """
             (a, da, count_a), (b, db, count_b) = earlier, later
             y = extremum(a, b)
             from_a, from_b = discrete.eq(a, y), discrete.eq(b, y)

@@ -280,12 +280,12 @@ def _windows(
 
 
 def _local_shape(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a broadcast or reshape on one device."""
+    """Return the params of a broadcast or reshape on one device."""
     return {**params, "shape": result}
 
 
 def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a slice on one device: axes taken whole end with the part."""
+    """Return the params of a slice on one device: whole axes end with the part."""
     whole = zip(params["start"], params["limit"], params["strides"], strict=True)
     limit = tuple(
         extent if (low, step) == (0, 1) and extent == out else high
@@ -295,12 +295,12 @@ def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Para
 
 
 def _local_sizes(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a dynamic_slice on one device."""
+    """Return the params of a dynamic_slice on one device."""
     return {**params, "sizes": result}
 
 
 def _local_gather(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a gather on one device: windows have the extents of the part."""
+    """Return the params of a gather on one device, with the windows of the part."""
     ndim = len(inputs[0])
     geometry = _geometry(params)
     window_axis = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))

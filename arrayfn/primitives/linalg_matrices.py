@@ -74,30 +74,30 @@ def check_square(name: str, x: ArrayType) -> int:
 
 
 def multiply(x: Atom, y: Atom) -> Atom:
-    """Return the matrix products of two arrays of the same batch."""
+    """Emit the matrix products ``x @ y`` of two arrays with the same batch axes."""
     batch = tuple(range(x.type.ndim - 2))
     axes = (len(batch) + 1,), (len(batch),)
     return dot_general(x, y, contract=axes, batch=(batch, batch))
 
 
 def transpose_matrices(x: Atom) -> Atom:
-    """Return the transposes of the matrices."""
+    """Emit the transposes of the matrices of ``x``: swap the last two axes."""
     order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
     return views.transpose(x, permutation=order)
 
 
 def conjugate(x: Atom) -> Atom:
-    """Return the complex conjugate; a real array is returned as is."""
+    """Emit the complex conjugate; return a real array as it is."""
     return complex_numbers.conj(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
 def adjoint(x: Atom) -> Atom:
-    """Return the conjugate transposes of the matrices."""
+    """Emit the conjugate transposes of the matrices of ``x``."""
     return conjugate(transpose_matrices(x))
 
 
 def real_part(x: Atom) -> Atom:
-    """Return the real part; a real array is returned as is."""
+    """Emit the real part; return a real array as it is."""
     return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
@@ -163,7 +163,7 @@ def diagonal_part(x: Atom) -> Atom:
 
 
 def identity(like: ArrayType) -> Atom:
-    """Identity matrices of the type ``like``."""
+    """Emit identity matrices of the type ``like``."""
     row, column = positions(like.shape)
     return conversion.convert(discrete.eq(row, column), like.dtype)
 
@@ -306,6 +306,6 @@ def each(x: Array) -> Array:
 
 
 def random_matrices(dtype: DType, shape: Shape, seed: int, **bounds: Any) -> Array:
-    """Random matrices of ``dtype``, uniform in the bounds ``low`` and ``high``."""
+    """Return random matrices, uniform between the bounds ``low`` and ``high``."""
     limits = {"low": -1.5, "high": 1.5, **bounds}
     return random_array(dtype, shape, seed, limits["low"], limits["high"])

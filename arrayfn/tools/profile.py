@@ -280,9 +280,10 @@ class _Run:
         for number, (runs, seconds) in self.taken().items():
             step = self.steps[number]
             nbytes, done = runs * plan.bytes_of(step), runs * step.operations
+            # Steps that write 64-bit numbers are compared with the roof of float64.
             written = [plan.buffers[k].type.dtype for k in step.writes]
             double = any(dtype in _ROOF_DTYPES for dtype in written)
-            at_roof = 0.0
+            at_roof = 0.0  # the seconds that all runs would take at the roof
             if backend != _MESH:
                 top = roof(backend, np.float64 if double else np.float32)
                 at_roof = max(nbytes / top.bytes, done / top.flops)

@@ -130,7 +130,7 @@ def _cells(row: StepTime, profile: Profile) -> tuple[str, ...]:
 
 
 def _lines_of(row: StepTime) -> str:
-    """Return the user's lines that a step computes as text, of many only three."""
+    """Return the user's lines that a step computes, as text; at most three of them."""
     lines = row.lines
     more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
     return ", ".join(lines[:_MOST_LINES]) + more

@@ -135,7 +135,7 @@ def stored(namespace: str) -> dict[str, Arguments | None]:
 
 
 def version(namespace: str) -> str:
-    """Return the library and version, "jax 0.8", of the names in ``namespace``."""
+    """Return the library and version, such as "jax 0.8", of the stored names."""
     first, *_ = _file(namespace).read_text(encoding="utf-8").splitlines()
     return first.removeprefix("#").strip()
 

@@ -21,7 +21,10 @@ from arrayfn.errors import ArgumentError, DTypeError, InPlaceError, user_locatio
 
 
 class Operand:
-    """The base class of arrayfn's own arrays, which operators recognise."""
+    """The base class of arrayfn's own arrays, which operators recognise.
+
+    Modules that do not import this one recognise them by ``__arrayfn_array__``.
+    """
 
     __slots__ = ()
     __arrayfn_array__ = True

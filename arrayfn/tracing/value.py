@@ -54,7 +54,7 @@ class Owner(Protocol):
 
     @property
     def parent(self) -> Owner | None:
-        """The frame around it."""
+        """The frame around this one, or None."""
         ...
 
     refused: Refused | None
@@ -128,7 +128,7 @@ class Tracer(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The device, under the array API's name."""
+        """The device's name, for the array API: "cpu", as no device is known yet."""
         return "cpu"
 
     @property

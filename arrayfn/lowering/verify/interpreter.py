@@ -208,7 +208,7 @@ class Interpreter:
     def flush(self) -> None:
         """Move the pending accesses to the result, or drop them in a dry run.
 
-        Called when evaluated expressions cannot raise NeedsLanes any more.
+        Called after all expressions that may raise NeedsLanes have been evaluated.
         """
         if not self.dry_runs:
             self.result.accesses += self.pending

@@ -171,11 +171,11 @@ class NeedsLanes(Exception):  # noqa: N818 - control flow, not an error
 
 
 class TooManyLanesError(Exception):
-    """A kernel's accesses would need more than ``MAX_LANES`` lanes."""
+    """Raised if the analysis of a kernel needs more than ``MAX_LANES`` lanes."""
 
 
 class UnknownTextError(Exception):
-    """A kernel's text has something that the verifier does not understand."""
+    """Raised for a kernel's text that the verifier does not understand."""
 
 
 class Divergence(IntEnum):

@@ -368,7 +368,11 @@ class _Verifier:
     # Calls.
 
     def call(self, call: KernelCall, cover: Coverage) -> None:
-        """Check a kernel call: its arguments, footprint and accesses."""
+        """Check a kernel call: its arguments, footprint and accesses.
+
+        A library call that is no matrix product has no footprint: it is checked by
+        whole buffers.
+        """
         self.report.calls += 1
         kernel = self.kernels[call.kernel]
         if len(call.arguments) != len(kernel.parameters):
@@ -382,7 +386,7 @@ class _Verifier:
         self.check_no_overlap(call, cover)
         if isinstance(kernel, LibraryKernel):
             accesses = product_footprint(kernel, call)
-            if accesses is None:  # no rule: whole operands are assumed
+            if accesses is None:
                 self.library(call, cover)
                 return
         else:
