@@ -151,10 +151,11 @@ class Windows:
             raise ShapeError(f"{name}: window axes {self.window_axes} do not ascend")
         may_miss = may_miss or 0 in indices.shape[:-1]
         empty = [k for k in self.indexed_axes if may_miss and not operand.shape[k]]
+        # A batch axis must have size 1 in a window, even where the batch is empty.
         if len(sizes) != operand.ndim or any(
             (
                 not 0 <= size <= (extent if axis not in empty else 1)
-                and axis not in self.batch[0]  # no axis of a member
+                and axis not in self.batch[0]
             )
             or (axis not in kept and size != 1)
             for axis, (size, extent) in enumerate(

@@ -261,9 +261,8 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     show(console, title, kernel.source, "python")
     console.rule("[bold]time")
     value, params = step(*arguments)
-    host = af.tree.map(
-        np.asarray, arguments
-    )  # on a GPU the arguments are device arrays
+    # On a GPU the arguments are device arrays, which NumPy's step cannot take.
+    host = af.tree.map(np.asarray, arguments)
     expected, expected_params = numpy_step(*host)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
     difference = max(float(np.max(np.abs(np.asarray(a) - b))) for a, b in pairs)

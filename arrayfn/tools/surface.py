@@ -124,6 +124,7 @@ def compare_parameters() -> Iterator[Counted]:
     of_ufuncs = _patterns(PARAMETERS_LEFT_OUT, "ufunc")
     for theirs, ours in (*_LARGER, *NAMESPACES):
         here: dict[str, bool] = {}
+        # Reasons for all namespaces, for the library ("numpy.*"), for this namespace.
         patterns = {**_patterns(PARAMETERS_LEFT_OUT, "*")}
         patterns |= _patterns(PARAMETERS_LEFT_OUT, theirs.partition(".")[0] + ".*")
         patterns |= _patterns(PARAMETERS_LEFT_OUT, theirs)

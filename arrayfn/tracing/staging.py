@@ -555,7 +555,8 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
     """Compute ``primitive`` on arrays at once; return the result or a tuple of several.
 
     Results do not share memory with operands. Errors of the type rule and of the
-    reference get the user's line.
+    reference get the user's line. Raises TracerLeakError if an operand is a Tracer of a
+    function that has returned.
     """
     for operand in operands:
         if isinstance(operand, Tracer):

@@ -534,8 +534,8 @@ class _Footprints:
                 self.note(line, f"whether two write the same element of {name}")
                 return
             if among is not None:
-                conflicting = np.isin(pairs[1], among)
-                pairs = pairs[0][conflicting], pairs[1][conflicting]
+                is_among = np.isin(pairs[1], among)
+                pairs = pairs[0][is_among], pairs[1][is_among]
             pairs_by_access.append(pairs)
         stored = [
             p
@@ -546,12 +546,12 @@ class _Footprints:
         clash = first_conflict(stored)
         if clash is None and len(stored) < len(pairs_by_access):
             written = np.unique(np.concatenate([element for element, _ in stored]))
-            conflicting = [
-                (element[m], owner[m])
+            to_written = [
+                (element[is_written], owner[is_written])
                 for element, owner in pairs_by_access
-                if (m := np.isin(element, written)).any()
+                if (is_written := np.isin(element, written)).any()
             ]
-            clash = first_conflict(conflicting)
+            clash = first_conflict(to_written)
         if clash is None:
             return
         element, first_owner, second_owner = clash
