@@ -166,7 +166,7 @@ def _indented(
 ) -> list[str]:
     """Return a nested Program's lines, indented, with ``keyword`` before its name.
 
-    Its comments align with those around it, in ``column`` of the whole text.
+    Comments with source lines begin at ``column`` of the whole text; None omits them.
     """
     inner = None if column is None else column - indent
     return [" " * indent + line for line in _program_lines(program, keyword, inner)]

@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 
 def elementwise(*operands: ArrayType, **params: Any) -> Factors:
-    """The rule of elementwise primitives: axis k of all arrays is factor k.
+    """Sharding rule of elementwise primitives: axis k of each array is factor k.
 
     Operands of rank 0 have no axes to cut.
     """
@@ -34,7 +34,7 @@ def elementwise(*operands: ArrayType, **params: Any) -> Factors:
 
 
 def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
-    """The rule of transpose: axis k of the operand is factor k.
+    """Sharding rule of transpose: axis k of the operand is factor k.
 
     Axis i of the result is the operand's axis ``permutation[i]``.
     """
@@ -42,7 +42,7 @@ def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
 
 
 def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
-    """The rule of broadcasts: axes of the operand that are not repeated are factors.
+    """Sharding rule of broadcasts: operand axes that are not repeated are factors.
 
     ``axes`` has the result's axis for each axis of the operand.
     """
@@ -59,7 +59,7 @@ def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
 
 
 def reshape(x: ArrayType, *, shape: Shape) -> Factors:
-    """The rule of reshapes: one factor for each group of axes merged or split.
+    """Sharding rule of reshapes: one factor for each group of axes merged or split.
 
     A group is a run of axes of the operand and a run of axes of the result with the
     same number of elements; an axis that does not change is a group of its own. The
@@ -101,9 +101,10 @@ def reshape(x: ArrayType, *, shape: Shape) -> Factors:
 
 
 def reduction(op: str) -> Any:
-    """Make the rule of a reduction whose partial results devices combine by ``op``.
+    """Make the sharding rule of a reduction.
 
-    ``op`` is an operation of ``all_reduce``: "sum", "max" or "min".
+    Devices combine their partial results by ``op``, an operation of ``all_reduce``:
+    "sum", "max" or "min".
     """
 
     def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
@@ -116,7 +117,7 @@ def reduction(op: str) -> Any:
 
 
 def along_others(*operands: ArrayType, axis: int, **params: Any) -> Factors:
-    """The rule of work along ``axis``: all other axes are factors.
+    """Sharding rule of work along ``axis``: all other axes are factors.
 
     Each device needs ``axis`` whole.
     """
@@ -125,13 +126,13 @@ def along_others(*operands: ArrayType, axis: int, **params: Any) -> Factors:
 
 
 def index_reduction(x: ArrayType, *, axis: int, dtype: Any) -> Factors:
-    """The rule of argmax and argmin along ``axis``: all other axes are factors."""
+    """Sharding rule of argmax and argmin along ``axis``: all other axes are factors."""
     dims = tuple(k if k != axis else None for k in range(x.ndim))
     return Factors((dims,), (dims[:axis] + dims[axis + 1 :],))
 
 
 def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
-    """The rule of rev: axes that are not reversed are factors; others stay whole."""
+    """Sharding rule of rev: axes that are not reversed are factors, others whole."""
     dims = tuple(None if k in axes else k for k in range(x.ndim))
     return Factors((dims,), (dims,))
 
@@ -139,7 +140,7 @@ def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
 def slice_(
     x: ArrayType, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Factors:
-    """The rule of slices: axes that the slice takes whole are factors."""
+    """Sharding rule of slices: axes that the slice takes whole are factors."""
     bounds = zip(start, limit, strides, x.shape, strict=True)
     dims = tuple(
         k if (low, high, step) == (0, extent, 1) else None
@@ -149,7 +150,7 @@ def slice_(
 
 
 def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
-    """The rule of pad: axes without padding are factors; others stay whole.
+    """Sharding rule of pad: axes without padding are factors; others stay whole.
 
     ``config`` has the amounts (low, high, between elements) for each axis.
     """
@@ -160,7 +161,7 @@ def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
 
 
 def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
-    """The rule of work along the last axis: all other axes are factors."""
+    """Sharding rule of work along the last axis: all other axes are factors."""
     dims = (*range(operands[0].ndim - 1), None)
     return Factors((dims,) * len(operands), (dims,))
 
@@ -172,7 +173,7 @@ def _whole_axes(sizes: Shape, shape: Shape) -> Dims:
 
 
 def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
-    """The rule of dynamic_slice: axes that the slice takes whole are factors."""
+    """Sharding rule of dynamic_slice: axes that the slice takes whole are factors."""
     dims = _whole_axes(sizes, x.shape)
     return Factors((dims, *[()] * len(starts)), (dims,), localize=_local_sizes)
 
@@ -180,7 +181,7 @@ def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
 def dynamic_update_slice(
     x: ArrayType, update: ArrayType, *starts: ArrayType
 ) -> Factors:
-    """The rule of dynamic_update_slice: axes that are written whole are factors."""
+    """Sharding rule of dynamic_update_slice: axes written whole are factors."""
     dims = _whole_axes(update.shape, x.shape)
     return Factors((dims, dims, *[()] * len(starts)), (dims,))
 
@@ -188,7 +189,7 @@ def dynamic_update_slice(
 def contraction(
     x: ArrayType, y: ArrayType, *, contract: Any, batch: Any, **_: Any
 ) -> Factors:
-    """The rule of dot_general: all axes are factors; contracted ones are summed.
+    """Sharding rule of dot_general: all axes are factors; contracted ones are summed.
 
     ``contract`` and ``batch`` are the params of ``dot_general``: pairs of axes of ``x``
     and ``y``. Paired axes are one factor.
@@ -216,7 +217,7 @@ def contraction(
 
 
 def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> Factors:
-    """The rule of gather: axes that windows span, and axes of indices, are factors.
+    """Sharding rule of gather: axes that windows span and indices' axes are factors.
 
     The last axis of ``indices``, along an index vector, stays whole.
     """
@@ -227,7 +228,7 @@ def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> 
 def scatter(
     x: ArrayType, indices: ArrayType, updates: ArrayType, **params: Any
 ) -> Factors:
-    """The rule of scatter_add: the factors of ``gather``.
+    """Sharding rule of scatter_add: the factors of ``gather``.
 
     If a mesh axis cuts an axis of the indices, devices have different updates for the
     same operand, and their results are summed.

@@ -34,6 +34,7 @@ def threefry_rounds(
             x = x + y
             y = (y << rotation) | (y >> (32 - rotation))  # rotate left
             y = x ^ y
+        # After each four rounds, add two words of the key and the group's number.
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + (group + 1)
     return x, y

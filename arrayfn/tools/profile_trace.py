@@ -44,7 +44,7 @@ def events(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _named(name: str, track: int) -> dict[str, Any]:
-    """Return the event that gives a track its name."""
+    """Return the event of Chrome's trace format that gives a track its name."""
     return {
         "name": "thread_name",
         "ph": "M",

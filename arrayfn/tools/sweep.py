@@ -108,7 +108,8 @@ class Sweep(Sequence[Point]):
         self.plot(figure.subplots())
         text = io.StringIO()
         figure.savefig(text, format="svg")
-        return text.getvalue().partition("<svg")[2].join(("<svg", ""))
+        _, tag, rest = text.getvalue().partition("<svg")
+        return tag + rest
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the median times over the sizes, and return Matplotlib's axes.

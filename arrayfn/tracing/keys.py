@@ -125,7 +125,7 @@ class Key(ImmutableArray):
                 "a single key cannot be indexed; random.split(key, n) makes n keys",
                 user_location(),
             )
-        # The index of the words is (..., :) after the entries: one Ellipsis is allowed.
+        # (*entries, ..., :) keeps the axis of words; only one Ellipsis is allowed.
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
         getitem = namespace().functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
