@@ -299,7 +299,10 @@ class _Slots:
     """
 
     def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
-        """Assign a slot to each residual of each branch of ``parts``."""
+        """Make enough slots for the residuals of each branch, listed in ``parts``.
+
+        Each residual takes a free slot of its type, or else adds one.
+        """
         self.operands = operands
         self.types: list[ArrayType] = []
         for p in parts:
@@ -312,6 +315,7 @@ class _Slots:
                         free.remove(slot)
                         break
                 else:
+                    # ``with_shape`` gives a row-major type that is not weak.
                     type = var.type.with_shape(var.type.shape)
                     self.types.append(type.with_varying(var.type.varying))
         self.vars = [Var(t) for t in self.types]

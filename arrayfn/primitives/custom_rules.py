@@ -211,6 +211,7 @@ def _vjp_rule(
     _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
+        # The name of a function that makes both rules for the operands that vary.
         varies = tuple(t is not None for t in tangents)
         forward_program, backward_rule = FUNCTIONS.find(forward_program).function(
             varies

@@ -236,6 +236,7 @@ def _torch_normalized(name: str, default: float) -> Call:
 def _torch_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
     """``nn.dot_product_attention`` in PyTorch."""
     attention = _of("torch.nn.functional", "scaled_dot_product_attention")
+    # PyTorch takes the axis of heads before the axis of positions.
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
     is_grouped = q.shape[-3] != k.shape[-3]
     out = attention(q, k, v, is_causal=is_causal, enable_gqa=is_grouped)
