@@ -364,7 +364,7 @@ class _Slots:
         that this branch does not read get unused Vars.
         """
         residual_of_slot = self._residual_of_slot(p)
-        inner = p.linear.inputs
+        inner = p.linear.inputs  # all residuals, then the unknown operands
         # The known operands that are residuals, with the residual's number.
         read = {
             var: number

@@ -499,7 +499,7 @@ class _Verifier:
             for part in parts:
                 self.check_inside(part, operand, call)
             buffer = operand.buffer
-            if buffer < 0:
+            if buffer < 0:  # scratch memory
                 continue
             for part in parts:
                 self.check_aligned(part, operand, call)
