@@ -684,9 +684,9 @@ class Interpreter:
             if function.dtype in INTEGERS:
                 return state.unknown(*limits(function.dtype))
             return Data()
-        kind, _, suffix = name.rpartition("_")
+        kind, _, suffix = name.rpartition("_")  # "min" and "i64" of ``min_i64``
         values = [self.evaluate(x, state) for x in node.args]
-        if name in INTEGERS and values:
+        if name in INTEGERS and values:  # a cast, as ``i64(x)``: the value is kept
             return values[0]
         if kind == "select":
             return self.chosen(truth_of(values[0]), values[1], values[2], state)
