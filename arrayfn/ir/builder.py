@@ -36,10 +36,12 @@ class ProgramBuilder:
     """
 
     def __init__(self, name: str) -> None:
+        """Begin a Program called ``name``."""
         self.name = name
         self.inputs: list[Var] = []
         self.equations: list[Equation] = []
         self.source: SourceLocation | None = None
+        # By id of the array object, which the value keeps alive.
         self._constants: dict[int, tuple[Var, Array]] = {}
 
     def input(self, type: ArrayType, hint: str = "") -> Var:
@@ -49,11 +51,14 @@ class ProgramBuilder:
         return var
 
     def inputs_of(self, program: Program) -> list[Var]:
-        """New inputs like those of ``program``."""
+        """Add inputs with the types and hints of those of ``program``; return them."""
         return [self.input(v.type, v.hint) for v in program.inputs]
 
     def constant(self, array: Array) -> Var:
-        """Add a constant that holds ``array``; an array object gets only one."""
+        """Return the constant that holds ``array``; add it on the first call.
+
+        An array that is not aligned to its strides is copied (see ``ir.in_place``).
+        """
         known = self._constants.get(id(array))
         if known is None:
             array = in_place(array)
@@ -61,7 +66,7 @@ class ProgramBuilder:
         return known[0]
 
     def adopt_constant(self, var: Var, array: Any) -> None:
-        """Make ``var``, used already, the constant that holds ``array``."""
+        """Make ``var``, which equations use already, the constant ``array``."""
         self._constants[id(array)] = (var, array)
 
     def emit(
@@ -73,33 +78,40 @@ class ProgramBuilder:
         return equation.outputs
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Append a copy of ``equation``, renamed by ``environment``.
+        """Append a copy of ``equation``, with inputs renamed by ``environment``.
 
-        Its new outputs are added to ``environment``.
+        Adds the old and new outputs to ``environment``, and sets ``source`` to the
+        equation's.
         """
         self.source = equation.source
         outputs = self.keep(equation, [rename(a, environment) for a in equation.inputs])
         environment.update(zip(equation.outputs, outputs, strict=True))
 
     def keep(self, equation: Equation, operands: Iterable[Atom]) -> tuple[Var, ...]:
-        """Append ``equation`` with new ``operands``; returns its new outputs."""
-        made = equation.renamed(tuple(operands))
-        self.equations.append(made)
-        return made.outputs
+        """Append a copy of ``equation`` with new ``operands``; return its outputs."""
+        renamed = equation.renamed(tuple(operands))
+        self.equations.append(renamed)
+        return renamed.outputs
 
     def take(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Like ``replay``, but keep the Equation object and its outputs where possible.
+        """Append ``equation``, with inputs renamed by ``environment``, without a copy.
 
-        Nothing else in the Program under construction may define these outputs.
+        Unlike ``replay``, this keeps the Equation object if no input changes, and its
+        output Vars if no input's type changes. Nothing else in the Program under
+        construction may define these Vars. Sets ``source`` and adds outputs to
+        ``environment`` as ``replay`` does.
         """
         inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
-        made = equation.with_inputs(inputs)
-        self.equations.append(made)
-        environment.update(zip(equation.outputs, made.outputs, strict=True))
+        taken = equation.with_inputs(inputs)
+        self.equations.append(taken)
+        environment.update(zip(equation.outputs, taken.outputs, strict=True))
 
     def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
-        """Append the equations of ``program`` on ``operands``; return its outputs."""
+        """Append copies of the equations of ``program`` on ``operands``.
+
+        Returns the outputs of ``program``. ``source`` is afterwards what it was before.
+        """
         environment = self.bind_inputs(program, operands)
         source = self.source
         for equation in program.equations:
@@ -110,14 +122,18 @@ class ProgramBuilder:
     def bind_inputs(
         self, program: Program, operands: Sequence[Atom]
     ) -> dict[Var, Atom]:
-        """Map ``program``'s inputs to ``operands``, and its constants to new ones."""
+        """Return an environment for the equations of ``program`` on ``operands``.
+
+        It maps the inputs of ``program`` to ``operands``, and its constants to
+        constants of this builder.
+        """
         environment: dict[Var, Atom] = dict(zip(program.inputs, operands, strict=True))
         for var, value in zip(program.constants, program.constant_values, strict=True):
             environment[var] = self.constant(value)
         return environment
 
     def build(self, outputs: Iterable[Atom]) -> Program:
-        """Finish the Program, whose outputs are ``outputs``."""
+        """Return the Program of all inputs, equations and constants so far."""
         constants = list(self._constants.values())
         return Program(
             self.name,
@@ -129,10 +145,12 @@ class ProgramBuilder:
         )
 
     def __enter__(self) -> Self:
+        """Make this the builder that primitives emit into, in this thread."""
         _stack().append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        """Emit into the builder that was entered before again."""
         _stack().pop()
 
 
@@ -140,11 +158,12 @@ Rewrite = Callable[[Equation, list[Atom]], Sequence[Atom | None] | None]
 
 
 def rewritten(program: Program, rewrite: Rewrite) -> Program:
-    """``program`` with some of its equations replaced.
+    """Return ``program`` with some of its equations replaced.
 
-    ``rewrite(equation, operands)`` is called for each equation with its operands in the
-    new Program. It emits what replaces the equation and returns an atom for each output
-    (None for one that nothing uses), or it returns None to keep the equation.
+    ``rewrite(equation, operands)`` is called for each equation with the equation's
+    operands in the new Program. It either emits other equations and returns an Atom for
+    each output (None for an output that nothing uses), or it returns None to keep the
+    equation.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -161,17 +180,20 @@ def rewritten(program: Program, rewrite: Rewrite) -> Program:
 
 
 def rename(atom: Atom, environment: dict[Var, Atom]) -> Atom:
-    """``atom`` under the renaming ``environment``; Literals stay."""
+    """Return ``environment[atom]`` for a Var, and a Literal itself."""
     return atom if isinstance(atom, Literal) else environment[atom]
 
 
 def current_builder() -> ProgramBuilder:
-    """The builder that primitives called on Vars emit into."""
+    """Return the builder that primitives called on Vars emit into, in this thread."""
     return _stack()[-1]
 
 
 class _Local(threading.local):
+    """The builders that this thread has entered, the innermost last."""
+
     def __init__(self) -> None:
+        """Begin with none; each thread calls this on its first access."""
         self.builders: list[ProgramBuilder] = []
 
 
@@ -179,4 +201,5 @@ _local = _Local()
 
 
 def _stack() -> list[ProgramBuilder]:
+    """Return this thread's list of entered builders."""
     return _local.builders

@@ -26,6 +26,7 @@ _COMMENT_COLUMN = 64  # where comments with source lines begin
 
 def variable_names() -> Iterator[str]:
     """Yield a, b, ..., z, aa, ab, ..., without Python's keywords."""
+    # Bijective base 26: the digits are a to z, and there is no zero.
     for number in count():
         name = ""
         while True:
@@ -45,22 +46,26 @@ _RESERVED = frozenset(
 
 
 def format_program(program: Program, comments: bool = True) -> str:
-    """The text of ``program``; ``comments`` adds each equation's source line."""
+    """Return the text of ``program``; ``comments`` adds each equation's source line."""
     column = _COMMENT_COLUMN if comments else None
     return "\n".join(_program_lines(program, "program ", column)) + "\n"
 
 
 def equation_lines(program: Program) -> Iterator[tuple[int, Equation]]:
-    """Each equation, nested ones too, with its line in ``format_program``, from 1."""
+    """Yield (line number in ``format_program``, equation) for all equations.
+
+    Lines are numbered from 1. Equations of nested Programs are included.
+    """
     return _equation_lines_from(program, 1)
 
 
 def _equation_lines_from(
     program: Program, head: int
 ) -> Generator[tuple[int, Equation], None, int]:
-    """Yield the line number of each equation, those of nested Programs too.
+    """Yield (line number, equation) for all equations of ``program``, nested ones too.
 
-    The Program's head is on line ``head``. Returns the number of the line after it.
+    The Program's head is on line ``head``. The generator returns the number of the line
+    after the Program's end.
     """
     line = head + 1
     for equation in program.equations:
@@ -74,17 +79,22 @@ def _equation_lines_from(
                 line += 1
             elif type(value).__name__ == "Program":
                 line = yield from _equation_lines_from(value, line)
-    return line + 2
+    return line + 2  # after the lines of "return" and "}"
 
 
 def name_vars(program: Program) -> dict[Var, str]:
-    """The names that the printer gives to the Vars of ``program``."""
+    """Return the names that the printer gives to the Vars of ``program``.
+
+    Inputs and constants have their hints as names, where these are identifiers and
+    unique. All other Vars get a, b, c, ...
+    """
     names: dict[Var, str] = {}
     taken: set[str] = set()
     fresh = (name for name in variable_names() if name not in taken)
     arguments = (*program.inputs, *program.constants)
     for var in arguments:
-        # Python normalises identifiers so: names that look different can be the same.
+        # Python normalises identifiers by NFKC: names that look different can be the
+        # same.
         name = unicodedata.normalize("NFKC", var.hint)
         if name.isidentifier() and name not in taken and name not in _RESERVED:
             names[var] = name
@@ -99,9 +109,9 @@ def name_vars(program: Program) -> dict[Var, str]:
 
 
 def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
-    """The lines of a Program; comments of equations, if any, begin in ``column``.
+    """Return the lines of a Program, with ``keyword`` before the Program's name.
 
-    ``keyword`` stands before the Program's name.
+    Comments of equations begin in ``column``; None leaves them out.
     """
     names = name_vars(program)
     inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
@@ -121,9 +131,9 @@ def _program_lines(program: Program, keyword: str, column: int | None) -> list[s
 def _equation_lines(
     equation: Equation, names: dict[Var, str], column: int | None
 ) -> list[str]:
-    """The lines of an equation: one, and those of its nested Programs.
+    """Return the lines of an equation: one, and those of its nested Programs.
 
-    ``names`` has the names of Vars; ``column`` is where a comment begins, if any.
+    ``names`` has the names of Vars. A comment begins in ``column``; None leaves it out.
     """
     outputs = ", ".join(f"{names[v]}: {v.type}" for v in equation.outputs)
     inputs = ", ".join(_atom(a, names) for a in equation.inputs)
@@ -154,20 +164,21 @@ def _equation_lines(
 def _indented(
     program: Program, keyword: str, indent: int, column: int | None
 ) -> list[str]:
-    """A nested Program's lines, ``indent`` columns in, after ``keyword``.
+    """Return a nested Program's lines, indented, with ``keyword`` before its name.
 
-    Its comments align with those around it.
+    Comments with source lines begin at ``column`` of the whole text; None omits them.
     """
     inner = None if column is None else column - indent
     return [" " * indent + line for line in _program_lines(program, keyword, inner)]
 
 
 def _are_programs(value: Any) -> bool:
+    """Whether ``value`` is a tuple of Programs, a class this module cannot import."""
     return isinstance(value, tuple) and type(next(iter(value), 0)).__name__ == "Program"
 
 
 def _atom(atom: Atom, names: dict[Var, str]) -> str:
-    """A Var's name, or a Literal's value and dtype."""
+    """Return a Var's name, or a Literal as text, such as ``1.0:f32``."""
     if hasattr(atom, "value"):
         weak = "~" if atom.type.weak else ""
         value = format_param(atom.value)  # type: ignore[union-attr]
@@ -176,7 +187,7 @@ def _atom(atom: Atom, names: dict[Var, str]) -> str:
 
 
 def format_param(value: Any) -> str:
-    """One parameter's value as text that ``text`` reads back."""
+    """Return a parameter's value as text that ``ir.text`` parses back."""
     if isinstance(value, np.dtype):
         return short_name(value)
     if isinstance(value, tuple):

@@ -19,7 +19,11 @@ class RowMajor:
     """The last axis is contiguous, and each axis encloses the axes after it."""
 
     def strides(self, shape: Shape) -> tuple[int, ...]:
-        """Strides in elements of an array of ``shape``."""
+        """Return the strides, in elements, of an array of ``shape``.
+
+        >>> RowMajor().strides((2, 3, 4))
+        (12, 4, 1)
+        """
         strides: list[int] = []
         step = 1
         for extent in reversed(shape):
@@ -29,6 +33,7 @@ class RowMajor:
 
     @override
     def __str__(self) -> str:
+        """Return the name in the text form of Programs."""
         return "C"
 
 
@@ -37,7 +42,11 @@ class ColumnMajor:
     """The first axis is contiguous, and each axis encloses the axes before it."""
 
     def strides(self, shape: Shape) -> tuple[int, ...]:
-        """Strides in elements of an array of ``shape``."""
+        """Return the strides, in elements, of an array of ``shape``.
+
+        >>> ColumnMajor().strides((2, 3, 4))
+        (1, 2, 6)
+        """
         strides: list[int] = []
         step = 1
         for extent in shape:
@@ -47,6 +56,7 @@ class ColumnMajor:
 
     @override
     def __str__(self) -> str:
+        """Return the name in the text form of Programs."""
         return "F"
 
 
@@ -57,13 +67,14 @@ class Strided:
     steps: tuple[int, ...]
 
     def strides(self, shape: Shape) -> tuple[int, ...]:
-        """Strides in elements of an array of ``shape``."""
+        """Return ``steps``; ValueError if ``shape`` has another number of axes."""
         if len(shape) != len(self.steps):
             raise ValueError(f"layout {self} has {len(self.steps)} axes, not {shape}")
         return self.steps
 
     @override
     def __str__(self) -> str:
+        """Return the text form, such as ``S(3,-1)``."""
         return "S(" + ",".join(map(str, self.steps)) + ")"
 
 
@@ -74,25 +85,28 @@ F = ColumnMajor()
 
 
 def from_strides(shape: Shape, strides: Sequence[int]) -> Layout:
-    """The simplest layout with these strides (in elements) for an array of ``shape``.
+    """Return the simplest layout with these strides (in elements) for ``shape``.
 
-    Axes of extent 1 do not matter. If the array is empty, no axis matters.
+    C is simpler than F, and F than Strided. The strides of axes of extent 1 do not
+    matter; if the array is empty, no stride matters.
 
     >>> from_strides((2, 3), (3, 1)), from_strides((2, 3), (1, 2))
     (RowMajor(), ColumnMajor())
     """
     for layout in (C, F):
-        wanted = layout.strides(shape)
+        layout_strides = layout.strides(shape)
         if 0 in shape or all(
-            extent == 1 or have == want
-            for extent, have, want in zip(shape, strides, wanted, strict=True)
+            extent == 1 or stride == layout_stride
+            for extent, stride, layout_stride in zip(
+                shape, strides, layout_strides, strict=True
+            )
         ):
             return layout
     return Strided(tuple(strides))
 
 
 def transposed(layout: Layout, shape: Shape, permutation: Sequence[int]) -> Layout:
-    """The layout of a transposed view of an array of ``shape`` in ``layout``.
+    """Return the layout of a transposed view of an array of ``shape`` in ``layout``.
 
     Axis k of the view is axis ``permutation[k]`` of the array.
     """

@@ -29,18 +29,21 @@ NO_PARAMS: Params = MappingProxyType({})
 class _Frozen:
     """Base of immutable classes whose objects are compared by identity.
 
-    Constructors set attributes by the setters of their slots. A dataclass with
-    ``frozen=True`` takes four times as long to construct.
+    Setting an attribute raises FrozenInstanceError. Constructors set attributes by
+    ``object.__setattr__`` or by the setters of their slots, which is faster. A
+    dataclass with ``frozen=True`` takes four times as long to construct.
     """
 
     __slots__ = ()
 
     @override
     def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Raise FrozenInstanceError."""
         raise FrozenInstanceError(f"cannot assign to {name!r}: {self!r} is immutable")
 
     @override
     def __delattr__(self, name: str) -> NoReturn:
+        """Raise FrozenInstanceError."""
         raise FrozenInstanceError(f"cannot delete {name!r}: {self!r} is immutable")
 
 
@@ -57,11 +60,13 @@ class Var(_Frozen):
     hint: str
 
     def __init__(self, type: ArrayType, hint: str = "") -> None:
+        """Set the attributes, by the slots' setters."""
         _set_type(self, type)
         _set_hint(self, hint)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the Var as a call of its class."""
         return Var, (self.type, self.hint)
 
     @override
@@ -82,15 +87,20 @@ class Literal(_Frozen):
     value: PythonScalar
 
     def __init__(self, value: PythonScalar, dtype: DType, weak: bool = False) -> None:
+        """Set the attributes; the type is a scalar of ``dtype``."""
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "type", ArrayType((), dtype, weak=weak))
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the Literal as a call of its class."""
         return Literal, (self.value, self.type.dtype, self.type.weak)
 
     def key(self) -> tuple[str, DType]:
-        """A key that is equal for literals with the same bits."""
+        """Return a key that is equal for literals with the same bits and dtype.
+
+        By repr, 0.0 and -0.0 differ, and NaN equals NaN.
+        """
         return repr(self.value), self.type.dtype
 
     @override
@@ -115,9 +125,10 @@ class PrimitiveRow(Protocol):
         params: Params,
         source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs.
+        """Return the types of the outputs, by the type rule.
 
-        Raises ShapeError or DTypeError, at ``source``.
+        Raises ShapeError or DTypeError, at the user's line ``source``, for operands
+        that do not fit.
         """
         ...
 
@@ -143,60 +154,66 @@ class Equation:
         """Make an equation with fresh outputs, whose types the type rule gives."""
         types = primitive.result_types(inputs, params, source)
         outputs = tuple([Var(t) for t in types])
-        kept = MappingProxyType(dict(params)) if params else NO_PARAMS
-        return cls(primitive, inputs, kept, outputs, source)
+        frozen_params = MappingProxyType(dict(params)) if params else NO_PARAMS
+        return cls(primitive, inputs, frozen_params, outputs, source)
 
     def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
-        """A copy of the equation with other ``inputs`` and fresh outputs."""
-        for have, given in zip(self.inputs, inputs, strict=True):
-            if given.type is not have.type:
+        """Return a copy of the equation with other ``inputs`` and fresh outputs.
+
+        The types of the outputs are inferred again only if a type of the inputs is
+        another object.
+        """
+        for old, new in zip(self.inputs, inputs, strict=True):
+            if new.type is not old.type:
                 return Equation.infer(self.primitive, inputs, self.params, self.source)
         outputs = tuple([Var(v.type) for v in self.outputs])
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
     def with_inputs(self, inputs: tuple[Atom, ...]) -> Equation:
-        """A copy of the equation with other ``inputs``.
+        """Return the equation with other ``inputs``.
 
-        If the types of the inputs stay the same, the equation keeps its outputs.
+        Returns this object if all inputs are the same, a copy with the same outputs if
+        their types are, and else a copy with fresh outputs.
         """
-        same = True
-        for have, atom in zip(self.inputs, inputs, strict=True):
-            if atom is not have:
-                same = False
-                if atom.type is not have.type:
+        are_same = True
+        for old, new in zip(self.inputs, inputs, strict=True):
+            if new is not old:
+                are_same = False
+                if new.type is not old.type:
                     return self.renamed(inputs)
-        if same:
+        if are_same:
             return self
         return Equation(self.primitive, inputs, self.params, self.outputs, self.source)
 
     def check(self) -> None:
-        """Raise ProgramError unless the outputs have the rule's types.
+        """Raise ProgramError unless the outputs have the types of the type rule.
 
-        Rules give row-major types. The compiler chooses the layout of a value.
+        Layouts are not compared: type rules give row-major types, and the compiler
+        chooses the layout of a value.
         """
         types = self.primitive.result_types(self.inputs, self.params)
-        have = tuple(v.type for v in self.outputs)
-        if [_logical(t) for t in have] != [_logical(t) for t in types]:
+        actual = tuple(v.type for v in self.outputs)
+        if [_logical(t) for t in actual] != [_logical(t) for t in types]:
             raise ProgramError(
                 f"{self.primitive.name} gives {', '.join(map(str, types))}, "
-                f"but its outputs are typed {', '.join(map(str, have))}",
+                f"but its outputs are typed {', '.join(map(str, actual))}",
                 self.source,
             )
 
     def subprograms(self) -> tuple[Program, ...]:
-        """The Programs among the params, alone or in tuples."""
+        """Return the Programs among the params, also those in tuples."""
         return programs_in(self.params)
 
 
 def programs_in(params: Params) -> tuple[Program, ...]:
-    """The Programs among an Equation's ``params``, alone or in tuples."""
-    found: list[Program] = []
+    """Return the Programs among an Equation's ``params``, also those in tuples."""
+    programs: list[Program] = []
     for value in params.values():
         if isinstance(value, Program):
-            found.append(value)
+            programs.append(value)
         elif isinstance(value, tuple):
-            found += [p for p in value if isinstance(p, Program)]
-    return tuple(found)
+            programs += [p for p in value if isinstance(p, Program)]
+    return tuple(programs)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -220,6 +237,10 @@ class Program:
     constant_values: tuple[np.ndarray[Any, Any], ...] = field(default=())
 
     def __post_init__(self) -> None:
+        """Raise ProgramError if a Var is used before its definition, or defined twice.
+
+        Inputs and constants count as definitions.
+        """
         defined: set[Var] = set()
         for var in (*self.inputs, *self.constants):
             _define(defined, var, self.name)
@@ -238,14 +259,17 @@ class Program:
                 raise ProgramError(f"{self.name}: an output is not defined")
 
     def check(self) -> None:
-        """Check the types of every equation, also in nested Programs."""
+        """Raise ProgramError unless every equation has the types of its type rule.
+
+        Equations of nested Programs are checked too.
+        """
         for equation in self.equations:
             equation.check()
             for inner in equation.subprograms():
                 inner.check()
 
     def definitions(self) -> dict[Var, Equation]:
-        """The Equation that makes each Var; inputs and constants have none."""
+        """Map each Var but inputs and constants to the Equation that defines it."""
         return {var: eq for eq in self.equations for var in eq.outputs}
 
     @property
@@ -260,17 +284,19 @@ class Program:
 
     @override
     def __str__(self) -> str:
+        """Return the text form."""
         return format_program(self).rstrip("\n")
 
     @override
     def __repr__(self) -> str:
+        """Return a line with the name, the types and the number of equations."""
         inputs = ", ".join(f"{v.hint or '_'}: {v.type}" for v in self.inputs)
         results = ", ".join(map(str, self.output_types))
         count = len(self.equations)
         return f"<Program {self.name}({inputs}) -> ({results}): {count} equations>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the Program's text."""
+        """Return the Program's text as HTML, which notebooks show."""
         from arrayfn.display import markup
 
         title = f"Program {markup.escape(self.name)}"
@@ -279,11 +305,12 @@ class Program:
 
 
 def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:
+    """Return shape, dtype and weakness: the type without layout and distribution."""
     return type.shape, type.dtype, type.weak
 
 
 def _define(defined: set[Var], var: Var, name: str) -> None:
-    """Add ``var`` to ``defined``; raises ProgramError if it is there already."""
+    """Add ``var`` to ``defined``; raise ProgramError if it is there already."""
     if var in defined:
         raise ProgramError(f"{name}: a value is defined twice ({var.type})")
     defined.add(var)

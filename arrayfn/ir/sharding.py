@@ -53,6 +53,11 @@ class Mesh:
         device_ids: Sequence[int] = (),
         platform: str = "cpu",
     ) -> None:
+        """Check the arguments, and set the attributes; see the class.
+
+        ``shape`` has the extents of the axes, or is an array or list of devices, which
+        replace ``device_ids`` and ``platform``.
+        """
         if not isinstance(shape, np.ndarray) and any(hasattr(x, "id") for x in shape):
             shape = np.asarray(shape, object)
         if isinstance(shape, np.ndarray):
@@ -107,23 +112,32 @@ class Mesh:
         return tuple(dict(zip(self.axis_names, p, strict=True)) for p in places)
 
     def group(self, member: int, axis: str) -> tuple[int, ...]:
-        """The members that differ from ``member`` at most along ``axis``, in order."""
+        """Return the members that differ from ``member`` at most along ``axis``.
+
+        They are in the order of their index along ``axis``. Neighbours along ``axis``
+        differ by ``step``, as members are numbered row by row.
+
+        >>> Mesh((2, 4), ("data", "model")).group(6, "data")
+        (2, 6)
+        """
         step = math.prod(self.axis_sizes[self.axis_names.index(axis) + 1 :])
         first = member - self.coordinates[member][axis] * step
         return tuple(first + k * step for k in range(self.shape[axis]))
 
     @override
     def __repr__(self) -> str:
-        given: list[Any] = [self.axis_sizes, self.axis_names]
+        """Return the call that makes the mesh, without arguments that are defaults."""
+        arguments: list[Any] = [self.axis_sizes, self.axis_names]
         is_cpu = self.platform == "cpu"
         if self.device_ids != tuple(range(self.size)) or not is_cpu:
-            given.append(self.device_ids)
+            arguments.append(self.device_ids)
         if not is_cpu:
-            given.append(self.platform)
-        return f"Mesh({', '.join(map(repr, given))})"
+            arguments.append(self.platform)
+        return f"Mesh({', '.join(map(repr, arguments))})"
 
     @override
     def __str__(self) -> str:
+        """Return the names and sizes of axes: ``data: 2, model: 4``."""
         return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
 
 
@@ -141,7 +155,9 @@ class PartitionSpec:
     partitions: tuple[str | Entry | None, ...]
 
     def __init__(self, *entries: str | Sequence[str] | None) -> None:
+        """Store ``entries``; raise ArgumentError for one of another type."""
         for entry in entries:
+            # An int has no names to iterate over: it counts as one wrong name.
             names: Any = (entry,) if isinstance(entry, int) else entry or ()
             if any(type(name) is not str for name in names):
                 raise ArgumentError(
@@ -155,28 +171,39 @@ class PartitionSpec:
         object.__setattr__(self, "partitions", partitions)
 
     def __iter__(self) -> Iterator[str | Entry | None]:
+        """Iterate over the entries."""
         return iter(self.partitions)
 
     def __len__(self) -> int:
+        """Return the number of entries."""
         return len(self.partitions)
 
     def __getitem__(self, axis: int) -> str | Entry | None:
+        """Return the entry of an axis."""
         return self.partitions[axis]
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the spec as a call of its class."""
         return PartitionSpec, self.partitions
 
     @override
     def __repr__(self) -> str:
+        """Return the spec as a call of ``P``."""
         return f"P({', '.join(map(repr, self))})"
 
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes that the spec names."""
+        """Return the mesh axes that the spec names, in order."""
         return tuple(name for entry in self for name in _names(entry))
 
     def entries(self, ndim: int) -> tuple[Entry, ...]:
-        """The mesh axes that cut each axis of an array of rank ``ndim``."""
+        """Return the mesh axes that cut each axis of an array of rank ``ndim``.
+
+        Raises ShapeError if the spec has more entries than the array has axes.
+
+        >>> PartitionSpec("data", ("x", "y")).entries(3)
+        (('data',), ('x', 'y'), ())
+        """
         if len(self) > ndim:
             raise ShapeError(
                 f"{self!r} has {plural(len(self), 'entry')}, but the array has "
@@ -191,7 +218,10 @@ P = PartitionSpec
 
 
 def spec_of(entries: Sequence[Entry]) -> PartitionSpec:
-    """The PartitionSpec with these mesh axes; single names stand alone.
+    """Return the PartitionSpec of the mesh axes that cut each axis of an array.
+
+    This undoes ``PartitionSpec.entries``: a tuple of one name becomes the name, and
+    empty tuples at the end are left out.
 
     >>> spec_of([("data",), (), ()])
     P('data')
@@ -231,6 +261,7 @@ class NamedSharding:
     spec: PartitionSpec
 
     def __post_init__(self) -> None:
+        """Raise ArgumentError unless the spec fits the mesh."""
         check_spec(self.spec, self.mesh, "NamedSharding")
 
     @property
@@ -239,7 +270,7 @@ class NamedSharding:
         return all(self.mesh.shape[name] == 1 for name in self.spec.axes())
 
     def shard_shape(self, shape: Shape) -> Shape:
-        """The shape of a shard of an array of ``shape``.
+        """Return the shape of a shard of an array of ``shape``.
 
         Raises ShapeError if an axis is not a multiple of the number of its parts.
         """
@@ -257,19 +288,26 @@ class NamedSharding:
         return tuple(parts)
 
     def index(self, shape: Shape, member: int) -> tuple[slice, ...]:
-        """The indices of the shard of ``member`` in an array of ``shape``."""
+        """Return the slices that the shard of ``member`` is of an array of ``shape``.
+
+        If several mesh axes cut an axis, the first is the outermost: along an axis cut
+        by ("x", "y"), a member has part ``x * size of y + y``.
+        """
         place = self.mesh.coordinates[member]
         slices: list[slice] = []
         local = self.shard_shape(shape)
         for extent, entry in zip(local, self.spec.entries(len(shape)), strict=True):
-            number = 0
+            number = 0  # of the member's part along this axis
             for name in entry:
                 number = number * self.mesh.shape[name] + place[name]
             slices.append(slice(number * extent, (number + 1) * extent))
         return tuple(slices)
 
     def owners(self) -> Iterator[int]:
-        """Yield, for each different shard, the first member that holds it."""
+        """Yield, for each different shard, the first member that holds it.
+
+        These are the members with index 0 along all mesh axes that cut nothing.
+        """
         used = set(self.spec.axes())
         for member, place in enumerate(self.mesh.coordinates):
             if all(k == 0 for name, k in place.items() if name not in used):
@@ -277,11 +315,12 @@ class NamedSharding:
 
     @override
     def __str__(self) -> str:
+        """Return the spec and the mesh: ``P('x') on (x: 2, y: 2)``."""
         return f"{self.spec!r} on ({self.mesh})"
 
 
 def _names(entry: Any) -> Entry:
-    """The axes that an entry of a spec names: none, one or several."""
+    """Return the mesh axes that an entry of a spec names, as a tuple."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

@@ -88,12 +88,12 @@ def parse_program(
     *,
     keep_names: bool = True,
 ) -> Program:
-    """The Program that ``text`` describes, with its equations' types checked.
+    """Parse ``text`` to a Program, and check the types of its equations.
 
     ``table`` has the primitives by name; ``constants`` are the arrays of the Program's
-    constants, in order. Unless ``keep_names`` is set, values lose their names, and the
-    printer numbers them. Raises ProgramError, with the line, if the text is malformed
-    or describes no Program.
+    constants, in order. With ``keep_names``, the hints of the Vars are the names in the
+    text; without, they are empty. Raises ProgramError, with the line, if the text is
+    malformed or describes no Program.
     """
     parser = _Parser(text, table, keep_names)
     program = parser.program(tuple(constants))
@@ -103,7 +103,10 @@ def parse_program(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word, number or sign of the text, with its line and its offset there."""
+    """A word, number or sign of the text, with its line and its offset in the text.
+
+    ``kind`` is the name of a group of ``_TOKEN``, or "end" after the last token.
+    """
 
     kind: str
     text: str
@@ -112,12 +115,16 @@ class _Token:
 
 
 def tokens(text: str) -> Iterator[_Token]:
-    """The tokens of the text of a Program, without spaces and comments."""
+    """Yield the tokens of the text of a Program, without spaces and comments."""
     return (t for t in _tokens(text) if t.kind not in ("space", "comment"))
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """The tokens of ``text``; ProgramError, with the line, for what is none."""
+    """Yield all tokens of ``text``, with spaces and comments.
+
+    Raises ProgramError, with the line, for text that is no token, for control
+    characters, and for names that are not in Python's normal form.
+    """
     line, offset = 1, 0
     while offset < len(text):
         match = _TOKEN.match(text, offset)
@@ -127,7 +134,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             )
         kind, word = str(match.lastgroup), match.group()
         if not word.isprintable() and kind != "space":
-            # Printed again, it could end a comment or a line.
+            # If the Program is printed again, it could end a comment or a line.
             raise ProgramError(f"line {line}: a control character in {word!r}")
         if kind == "name" and word != unicodedata.normalize("NFKC", word):
             raise ProgramError(
@@ -140,11 +147,17 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Parser:
-    """A recursive descent parser of one text."""
+    """A recursive descent parser of one text.
+
+    Its methods parse one rule of the grammar each: they consume the rule's tokens and
+    return what these describe. ``position`` is the number of the next token, ``depth``
+    the nesting of Programs and tuples, and ``comments`` has comments by line.
+    """
 
     def __init__(
         self, text: str, table: Mapping[str, PrimitiveRow], keep_names: bool = True
     ) -> None:
+        """Split ``text`` into tokens; the arguments are those of ``parse_program``."""
         self.table = table
         self.keep_names = keep_names
         self.comments: dict[int, str] = {}
@@ -153,7 +166,10 @@ class _Parser:
         self.depth = 0
 
     def _tokenize(self, text: str) -> list[_Token]:
-        """The tokens without spaces and comments. Comments are stored by their line."""
+        """Return the tokens without spaces and comments, and a last token "end".
+
+        Stores comments in ``comments``, by their line.
+        """
         tokens: list[_Token] = []
         for token in _tokens(text):
             if token.kind == "comment":
@@ -168,38 +184,44 @@ class _Parser:
 
     @property
     def next(self) -> _Token:
+        """The next token, which is not consumed."""
         return self.tokens[self.position]
 
     def take(self) -> _Token:
-        """Consume the next token and return it."""
+        """Consume the next token and return it; "end" is never consumed."""
         token = self.tokens[self.position]
         if token.kind != "end":
             self.position += 1
         return token
 
     def at(self, text: str, ahead: int = 0) -> bool:
-        """Whether the token ``ahead`` positions after the next is the text ``text``."""
+        """Whether the token ``ahead`` positions after the next one is ``text``.
+
+        Only signs and words count, not strings and numbers.
+        """
         position = min(self.position + ahead, len(self.tokens) - 1)
         token = self.tokens[position]
         return token.text == text and token.kind in ("mark", "arrow", "name")
 
     def accept(self, text: str) -> bool:
-        """Consume the next token if it is ``text``; returns whether it was."""
+        """Consume the next token if it is ``text``; return whether it was."""
         if self.at(text):
             self.position += 1
             return True
         return False
 
     def expect(self, text: str) -> None:
+        """Consume the next token, which must be ``text``."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self.next.text!r}")
 
     def expect_end(self) -> None:
+        """Fail unless all tokens have been consumed."""
         if self.next.kind != "end":
             self.fail(f"expected the end of the text, found {self.next.text!r}")
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Raise ProgramError at ``line``, that of the next token by default."""
+        """Raise ProgramError at ``line``, by default the line of the next token."""
         raise ProgramError(
             f"line {self.next.line if line is None else line}: {message}"
         )
@@ -211,7 +233,10 @@ class _Parser:
         return self.take().text
 
     def listed(self, close: str, item: Callable[[], T]) -> list[T]:
-        """Parse items separated by commas up to ``close``, which is consumed."""
+        """Parse items separated by commas up to ``close``, which is consumed too.
+
+        ``item()`` parses one item. A comma after the last item is allowed.
+        """
         items: list[T] = []
         while not self.accept(close):
             items.append(item())
@@ -270,7 +295,7 @@ class _Parser:
         return layouts.Strided(steps)
 
     def varying(self) -> frozenset[str]:
-        """Parse ``varying(data,model)``, if it is there; returns the axes."""
+        """Parse ``varying(data,model)``, if it is there; return the axes."""
         if not self.accept("varying"):
             return UNVARYING
         self.expect("(")
@@ -287,7 +312,7 @@ class _Parser:
         return var
 
     def read_number(self, token: _Token) -> complex | float | int:
-        """The number that ``token`` stands for."""
+        """Return the number that ``token`` stands for: an int, float or complex."""
         try:
             if token.kind == "complex":
                 return complex(token.text)
@@ -318,7 +343,11 @@ class _Parser:
         return Literal(value, dtype, weak)
 
     def param_value(self) -> Any:
-        """Parse a param: a number, text, dtype, tuple, or a known class's call."""
+        """Parse a param's value.
+
+        It is a number, a string, True, False, None, a dtype, a tuple of values, or a
+        call of a class in ``_CALLS``, such as ``P('x')``.
+        """
         token = self.take()
         if token.kind in ("number", "complex"):
             return self.read_number(token)
@@ -342,7 +371,7 @@ class _Parser:
         return values
 
     def string(self, token: _Token) -> str:
-        """The text of a string token, whose escapes must be Python's."""
+        """Return the value of a string token; fail for escapes that Python lacks."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", SyntaxWarning)
@@ -351,7 +380,7 @@ class _Parser:
             self.fail(f"not a string: {error}", token.line)
 
     def enter(self) -> None:
-        """Count one more level of nesting; fail if there are too many."""
+        """Increase ``depth``; fail if the nesting is too deep."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.fail(f"nested more than {_MAX_DEPTH} deep")
@@ -361,7 +390,10 @@ class _Parser:
     def program(
         self, constant_values: tuple[np.ndarray[Any, Any], ...] = ()
     ) -> Program:
-        """Parse a Program; ``constant_values`` are the arrays of its constants."""
+        """Parse a Program; ``constant_values`` are the arrays of its constants.
+
+        Fails if the types after ``->`` are not those of the outputs.
+        """
         self.enter()
         line = self.next.line
         self.expect("program")
@@ -384,8 +416,9 @@ class _Parser:
         last = self.next.line
         outputs = tuple(self.listed("}", lambda: self.operand(scope)))
         if [a.type for a in outputs] != types:
-            have = ", ".join(str(a.type) for a in outputs)
-            self.fail(f"{name} returns {have}, not {', '.join(map(str, types))}", last)
+            actual = ", ".join(str(a.type) for a in outputs)
+            wanted = ", ".join(map(str, types))
+            self.fail(f"{name} returns {actual}, not {wanted}", last)
         self.depth -= 1
         return Program(
             name, inputs, tuple(equations), outputs, constants, constant_values
@@ -395,18 +428,21 @@ class _Parser:
         self, constants: Sequence[Var], values: Sequence[Any], line: int
     ) -> None:
         """Fail unless ``values`` have the shapes and dtypes of ``constants``."""
-        given = [type_of(value) for value in values]
+        value_types = [type_of(value) for value in values]
         if [(v.type.shape, v.type.dtype) for v in constants] != [
-            (t.shape, t.dtype) for t in given
+            (t.shape, t.dtype) for t in value_types
         ]:
             wanted = ", ".join(str(v.type) for v in constants) or "no constants"
-            have = ", ".join(map(str, given)) or "none"
-            self.fail(f"the program has {wanted}, but was given {have}", line)
+            actual = ", ".join(map(str, value_types)) or "none"
+            self.fail(f"the program has {wanted}, but was given {actual}", line)
 
     def equation(self, scope: dict[str, Atom]) -> Equation:
-        """Parse an equation; its outputs are added to ``scope``, by name."""
+        """Parse an equation, check its types, and add its outputs to ``scope``.
+
+        ``scope`` maps names to the Atoms that equations may use.
+        """
         line = self.next.line
-        # Not in scope yet: an equation does not see its own outputs.
+        # Outputs are added to the scope last: an equation does not see its own.
         results: dict[str, Atom] = {}
         outputs = tuple(self.listed("=", lambda: self.typed(results)))
         primitive = self.primitive()
@@ -438,7 +474,7 @@ class _Parser:
         return self.program()
 
     def primitive(self) -> PrimitiveRow:
-        """Parse a primitive's name; returns its row."""
+        """Parse a primitive's name; return its row of the table."""
         line, name = self.next.line, self.name("a primitive")
         row = self.table.get(name)
         if row is None:
@@ -462,12 +498,16 @@ class _Parser:
         params[key] = value
 
     def source(self, line: int) -> SourceLocation | None:
+        """Return the source location in the comment ``# file:line`` of ``line``."""
         match = re.fullmatch(r"# (.+):(\d{1,9})", self.comments.get(line, "").rstrip())
         return SourceLocation(match[1], int(match[2])) if match else None
 
 
 def _holds(dtype: DType, value: complex) -> bool:
-    """Whether a Literal of ``dtype`` may have this Python value."""
+    """Whether a Literal of ``dtype`` may have this Python value.
+
+    An integer value of a float dtype must be less than 2**1024, the limit of floats.
+    """
     if dtype == dtypes.bool_:
         return isinstance(value, bool)
     if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:

@@ -28,9 +28,10 @@ from arrayfn.ir.sharding import UNVARYING, NamedSharding
 class ArrayType:
     """The shape, data type and layout of an array.
 
-    ``weak`` marks values of Python scalars, whose dtype yields in promotion. A value
-    inside ``shard_map`` varies only along the axes of the mesh in ``varying``. An array
-    over several devices has a ``sharding``.
+    ``weak`` marks values of Python scalars, which take the dtype of the array that they
+    are combined with. A value inside ``shard_map`` may differ between members only
+    along the mesh axes in ``varying``. An array over several devices has a
+    ``sharding``.
     """
 
     shape: Shape
@@ -56,9 +57,13 @@ class ArrayType:
         return self.size * self.dtype.itemsize
 
     def span(self) -> tuple[int, int]:
-        """The offset of the lowest element from the first, and the elements spanned.
+        """Return (offset of the lowest element from the first, elements spanned).
 
-        Both count elements. The offset is negative if strides are.
+        Both are in elements. The offset is 0, or negative if a stride is.
+
+        >>> reversed_rows = ArrayType((2, 3), np.dtype("f4"), layouts.Strided((-3, 1)))
+        >>> reversed_rows.span()
+        (-3, 6)
         """
         if self.size == 0:
             return 0, 0
@@ -68,27 +73,28 @@ class ArrayType:
         return low, sum(max(0, end) for end in ends) - low + 1
 
     def plain(self) -> ArrayType:
-        """The same type, row-major and on one device, as type rules give it."""
+        """Return the same type, row-major and on one device, as type rules give it."""
         if self.layout is layouts.C and self.sharding is None:
             return self
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
 
     def with_varying(self, axes: frozenset[str]) -> ArrayType:
-        """The same type for a value that varies along these axes of the mesh."""
+        """Return the same type for a value that varies along these axes of the mesh."""
         if axes == self.varying:
             return self
         return replace(self, varying=axes)
 
     def with_shape(self, shape: Iterable[int]) -> ArrayType:
-        """The row-major, strong type with another shape."""
+        """Return a row-major type of another shape, neither weak nor varying."""
         return ArrayType(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: DType) -> ArrayType:
-        """The row-major, strong type with another dtype."""
+        """Return a row-major type of another dtype, neither weak nor varying."""
         return ArrayType(self.shape, dtype)
 
     @override
     def __str__(self) -> str:
+        """Return the type in the text form of Programs, such as ``f32[2,3] F``."""
         weak = "~" if self.weak else ""
         text = f"{weak}{short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
         if self.layout != layouts.C:
@@ -99,7 +105,7 @@ class ArrayType:
 
 
 def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
-    """The mesh axes along which a value computed from values of ``types`` varies."""
+    """Return the mesh axes along which any value of ``types`` varies."""
     axes = UNVARYING
     for type in types:
         if type.varying:
@@ -108,9 +114,9 @@ def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
 
 
 def why_not_an_array(value: object) -> str:
-    """Why ``value``, of a subclass of NumPy's arrays, is refused.
+    """Return why ``value``, of a subclass of NumPy's arrays, is refused.
 
-    Empty if it is taken as an array.
+    The text is empty if ``value`` is accepted as an array.
     """
     if isinstance(value, np.matrix):
         return (
@@ -124,10 +130,11 @@ def why_not_an_array(value: object) -> str:
 
 
 def type_of(value: object) -> ArrayType:
-    """The type of ``value``: an array of NumPy or a device, or a scalar.
+    """Return the type of ``value``: an array of NumPy or a device, or a scalar.
 
-    Arrays on devices give their type as ``__arrayfn_type__``. An array that cannot be
-    read in place has the type of its copy (``in_place``).
+    Arrays on devices have their type as attribute ``__arrayfn_type__``. An array that
+    kernels cannot read has the type of its copy (``in_place``). Raises ArgumentError
+    for a Python int that does not fit int64, and for matrices and masked arrays.
     """
     if type(value) is np.ndarray:
         return _type_of_array(value)
@@ -149,7 +156,10 @@ def type_of(value: object) -> ArrayType:
 
 
 def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
-    """The type of a NumPy array, with its layout; of its copy, if it needs one."""
+    """Return the type of a NumPy array, with its layout.
+
+    An array that kernels cannot read has the type of its row-major copy.
+    """
     dtype = array.dtype
     if dtype not in SHORT_NAMES:
         dtype = canonical(dtype)
@@ -162,10 +172,10 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
 
 
 def in_place(x: Any) -> Any:
-    """``x``, or a row-major copy if its elements are not aligned to their strides.
+    """Return ``x``, or a row-major copy if kernels cannot read its elements.
 
-    Such are fields of records, and arrays in bytes from an odd offset on. ``type_of``
-    gives the type of the copy.
+    Kernels count strides in elements. Fields of records, and arrays that begin at an
+    odd byte, have strides or addresses that are no multiple of the element size.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):
         return x
@@ -173,6 +183,6 @@ def in_place(x: Any) -> Any:
 
 
 def _lies_on_elements(array: np.ndarray[Any, Any]) -> bool:
-    """Whether each element is at a whole number of elements from the first, aligned."""
+    """Whether all elements are aligned, and all strides are whole elements."""
     size = array.itemsize
     return array.flags.aligned and not any(step % size for step in array.strides)

@@ -45,15 +45,15 @@ def failure(
     position: int,
     values: Sequence[Any],
 ) -> str:
-    """The error text of a failed check: ``message`` formatted with the check's values.
+    """Return the error text of a failed check: ``message`` with its values inserted.
 
     Args:
         message: a format string, for ``str.format``.
         names: the keyword of each of ``values`` in ``message``; "" if it is positional.
         loops: the mapped axes of the call, as in the module's docstring.
         shape: the shape of the condition, mapped axes first.
-        position: the row-major index of its first False element. The values of that
-            member of the mapped axes are shown.
+        position: the row-major index of the condition's first False element. The text
+            shows the values of the member of the mapped axes that has this element.
         values: the arrays to format, with the mapped axes that ``loops`` says they
             have.
 
@@ -65,9 +65,10 @@ def failure(
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        # Index only the mapped axes that this value has.
         mapped = [flags[number] for _, flags in loops]
-        chosen = tuple(k for k, has in zip(member, mapped, strict=True) if has)
-        array = np.asarray(value)[chosen]
+        member_index = tuple(k for k, has in zip(member, mapped, strict=True) if has)
+        array = np.asarray(value)[member_index]
         shown = array if array.ndim else array.item()
         if name:
             named[name] = shown
@@ -90,9 +91,9 @@ class ValueFormatter(Formatter):
 
     @override
     def format_field(self, value: Any, format_spec: str) -> str:
-        """``value`` by ``format_spec``, each element of an array by itself.
+        """Format ``value`` by ``format_spec``, an array element by element.
 
-        Falls back to ``str(value)`` where the value has no such format.
+        Returns ``str(value)`` if the value does not support ``format_spec``.
         """
         try:
             if isinstance(value, np.ndarray) and format_spec:
@@ -112,8 +113,8 @@ def _types(
 ) -> tuple[ArrayType, ...]:
     """Type rule of check: a bool condition and any values, no outputs.
 
-    ``names`` are those of the values in ``message``, and ``loops`` the mapped axes in
-    front of the condition.
+    ``names`` are the names of the values in ``message``. ``loops`` are the mapped axes
+    in front of the condition.
     """
     if condition.dtype != dtypes.bool_:
         raise DTypeError(
@@ -129,7 +130,7 @@ def _reference(
     names: tuple[str, ...],
     loops: Loops,
 ) -> tuple[Any, ...]:
-    """Raises CheckError if an element of ``condition`` is False; gives no outputs.
+    """Raise CheckError if an element of ``condition`` is False; return no outputs.
 
     The params are those of ``failure``.
     """
@@ -141,9 +142,9 @@ def _reference(
 
 
 def _expand(*operands: Atom, **params: Any) -> list[Atom]:
-    """Emit nothing: a check whose result nobody reads costs nothing.
+    """Emit nothing: a check whose failure is not reported costs nothing.
 
-    ``passes.checks`` has already replaced the checks whose results are read.
+    ``passes.checks`` has already replaced the checks whose failures are reported.
     """
     return []
 
@@ -171,7 +172,7 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
-    """A check that holds, with two float32 values to format, for the table tests."""
+    """Yield a check that holds, with two float32 values to format, for table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 73, -3.0, 3.0)
     params = {"message": "{x} is not {y}", "names": ("x", "y"), "loops": ()}
     yield Sample((np.ones((2,), np.bool_), x, x[0]), params, ())
@@ -204,9 +205,10 @@ def has_check(program: Program) -> bool:
 
 
 def only_if(program: Program) -> Program:
-    """Add a bool as first input to ``program``: checks count only where it is true.
+    """Return ``program`` with a further first input, a bool scalar that enables checks.
 
-    Checks in functions with custom rules always count.
+    If the bool is False, no check fails, except checks in functions with custom rules,
+    which ignore it.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -217,11 +219,12 @@ def only_if(program: Program) -> Program:
 
 
 def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> None:
-    """Emit the equations of ``program``, with checks that count only if ``active``.
+    """Emit the equations of ``program``, with checks that can fail only if ``active``.
 
-    ``environment`` maps Vars of ``program`` to Atoms of the current builder: its inputs
-    on entry, all of its Vars on return. ``active``, a bool scalar, is passed on to the
-    Programs of operator calls, branches and loops.
+    The condition of each check becomes ``condition | ~active``. ``active``, a bool
+    scalar, is passed on to the Programs of operator calls, branches and loops.
+    ``environment`` maps Vars of ``program`` to Atoms of the current builder. On entry
+    it has the inputs of ``program``; the outputs of all equations are added.
     """
     builder = current_builder()
     for equation in program.equations:
@@ -229,11 +232,11 @@ def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> No
         primitive, params = primitive_of(equation), dict(equation.params)
         operands = [rename(a, environment) for a in equation.inputs]
         if primitive is check:
-            idle = discrete.bitwise_not(active)
+            inactive = discrete.bitwise_not(active)
             shape = operands[0].type.shape
             if shape:
-                idle = views.broadcast_in_dim(idle, shape=shape, axes=())
-            operands[0] = discrete.bitwise_or(operands[0], idle)
+                inactive = views.broadcast_in_dim(inactive, shape=shape, axes=())
+            operands[0] = discrete.bitwise_or(operands[0], inactive)
         elif not any(map(has_check, equation.subprograms())):
             builder.replay(equation, environment)
             continue
@@ -252,6 +255,7 @@ def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> No
             params["consts"] += 1
             operands = [active, *operands]
         elif primitive.name == "while_loop":
+            # Operands: the condition's constants, the body's, the carry.
             first: int = params["cond_consts"]
             operands = [active, *operands[:first], active, *operands[first:]]
             for part in ("cond", "body"):

@@ -52,7 +52,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A rule that states a fact instead of computing something."""
+    """A rule that states a fact instead of computing something.
+
+    Transformations compare rules with the Markers below. ``reason`` explains the fact,
+    in error messages and tables.
+    """
 
     name: str
     reason: str = ""
@@ -69,13 +73,19 @@ OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs v
 
 
 def not_differentiable(reason: str) -> Marker:
-    """The jvp rule of a primitive without derivative: it raises with ``reason``."""
+    """Return the jvp rule of a primitive without a derivative.
+
+    Differentiating the primitive raises an error that gives ``reason``.
+    """
     return Marker("not_differentiable", reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Stands, in a transpose rule, for an operand that the primitive is linear in."""
+    """Stands, in a transpose rule, for an operand that the primitive is linear in.
+
+    The rule returns the cotangent of such an operand. It has a type, but no value.
+    """
 
     type: ArrayType
 
@@ -137,9 +147,9 @@ BatchRule = Callable[..., Batched]
 
 
 def value_of(operand: Operand, name: str) -> Atom:
-    """``operand``, which a transpose rule of primitive ``name`` needs as a value.
+    """Return ``operand``, or raise DifferentiationError if it is Linear.
 
-    Raises DifferentiationError if it is Linear.
+    Transpose rules of primitive ``name`` call it on an operand whose value they need.
     """
     if isinstance(operand, Linear):
         raise DifferentiationError(
@@ -158,9 +168,10 @@ def value_of(operand: Operand, name: str) -> Atom:
 class Scalar:
     """The kernel form of elementwise operations: a scalar function, by name.
 
-    ``lowering.scalars.table`` has its formula, ``lowering.build`` emits it by name.
-    Input ``typed_by`` determines its dtype suffix. ``cost`` is its time relative to an
-    addition; costly values are stored rather than recomputed.
+    ``lowering.scalars.table`` has the function's formula, and ``lowering.build`` emits
+    a call by name. The dtype of input number ``typed_by`` gives the name's suffix
+    (``exp_f32``). ``cost`` is the function's time relative to an addition; costly
+    values are stored rather than recomputed.
     """
 
     function: str
@@ -175,7 +186,11 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class AxisMap:
-    """The index that a view reads on one input axis: ``offset + scale * out[axis]``."""
+    """The index that a view reads on one input axis: ``offset + scale * out[axis]``.
+
+    ``out`` is the index of an output element. With ``axis`` None, the view reads index
+    ``offset`` for all output elements.
+    """
 
     axis: int | None
     scale: int = 1
@@ -195,7 +210,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The kernel form of reductions over ``params["axes"]`` by a scalar function."""
+    """The kernel form of reductions over ``params["axes"]`` by a scalar function.
+
+    ``function`` is the name of a function of two scalars, such as "add".
+    ``identity(dtype)`` is its neutral element, with which a reduction begins.
+    """
 
     function: str
     identity: Callable[[DType], PythonScalar]
@@ -205,9 +224,9 @@ class Reduction:
 class Template:
     """The kernel form of primitives with a hand-written nest, by the nest's name.
 
-    The nest is in ``lowering.templates``. With ``in_place`` it overwrites the first
-    operand, whose memory becomes the output's. The layout pass copies an operand that
-    is needed later.
+    The nest is in ``lowering.templates``. With ``in_place`` the nest overwrites the
+    first operand, whose memory becomes the output's. The layout pass copies an operand
+    that is needed later.
     """
 
     name: str
@@ -231,8 +250,8 @@ class Library:
 class Composition:
     """The kernel form of primitives composed of others.
 
-    ``expand(*operands, **params)`` emits these, and returns the output, or a list of
-    several outputs.
+    ``expand(*operands, **params)`` emits the other primitives, and returns the output,
+    or a list of several outputs.
     """
 
     expand: Callable[..., Atom | list[Atom]]
@@ -298,8 +317,12 @@ class Factors:
             is reduced.
         localize: ``localize(params, shapes of parts, shape of the result's part)``
             returns the params of the equation that each device computes.
-        added: the input that is added to the result. Devices whose results are summed
-            begin with zeros in its place.
+        added: the number of the input that is added to the result, or None. If the
+            devices' results are summed, each device computes with zeros in its place,
+            and the input is added to the sum.
+
+    For a matrix product with factors 0 (rows), 1 (columns) and 2 (summed), ``inputs``
+    is ((0, 2), (2, 1)), ``outputs`` is ((0, 1),) and ``reduced`` is {2: "sum"}.
     """
 
     inputs: tuple[tuple[int | None, ...], ...]
@@ -324,24 +347,31 @@ def has_effect(equation: Equation) -> bool:
 def needed(
     equations: Sequence[Equation], outputs: Iterable[Atom], *, effects: bool = True
 ) -> list[Equation]:
-    """The ``equations``, in order, that ``outputs`` depend on.
+    """Return the ``equations``, in order, that ``outputs`` depend on.
 
-    With ``effects``, those with side effects are kept too, with what they depend on.
+    With ``effects``, also return the equations with side effects, and the equations
+    that they depend on.
     """
     live: set[Atom] = set(outputs)
-    kept: list[Equation] = []
+    needed_equations: list[Equation] = []
     for equation in reversed(equations):
         if any(v in live for v in equation.outputs) or (
             effects and has_effect(equation)
         ):
-            kept.append(equation)
+            needed_equations.append(equation)
             live.update(equation.inputs)
-    return kept[::-1]
+    return needed_equations[::-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
-    """An operation of the IR, with its rules as the module's docstring describes."""
+    """An operation of the IR, with its rules as the module's docstring describes.
+
+    ``kernel`` is how the compiler treats the primitive. ``samples()`` gives the
+    operands of the table-driven tests, and ``reference`` the NumPy results.
+    ``variance`` says how outputs vary along mesh axes inside ``shard_map``, and
+    ``factors`` which axes a mesh axis can cut.
+    """
 
     name: str
     family: str
@@ -367,13 +397,14 @@ class Primitive:
     def output_types(
         self, types: Sequence[ArrayType], params: Params
     ) -> tuple[ArrayType, ...]:
-        """The output types for operands of ``types``, always as a tuple.
+        """Return the output types for operands of ``types``, always as a tuple.
 
-        Unless the type rule decides it (``OWN_VARIANCE``), outputs vary along the mesh
-        axes along which any operand varies.
+        Outputs vary along the mesh axes along which any operand varies. With
+        ``OWN_VARIANCE``, the type rule has already set the axes of the outputs.
         """
         result = self.types(*types, **params)
         outputs = result if isinstance(result, tuple) else (result,)
+        # Outside of shard_map no type varies, and the outputs are returned as they are.
         for type in types:
             if type.varying and self.variance is JOINED:
                 axes = joined_variance(types)
@@ -386,10 +417,10 @@ class Primitive:
         params: Params,
         source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The output types for the operands ``inputs``, as a tuple.
+        """Return the output types for the operands ``inputs``, as a tuple.
 
-        An error of the type rule names the user's line: ``source``, or else the line of
-        the current call.
+        An error of the type rule is raised again with the user's line: ``source``, or
+        the line of the current call if ``source`` is None.
         """
         try:
             return self.output_types([a.type for a in inputs], params)
@@ -408,13 +439,13 @@ class Primitive:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _literals(self, operands: Sequence[Any]) -> list[Atom]:
-        """``operands`` as Atoms: Python scalars get the first array's dtype.
+        """Return ``operands`` as Atoms: Python scalars get the first array's dtype.
 
         Raises DifferentiationError if an operand is Linear.
         """
         for a in operands:
             if isinstance(a, Linear):
-                value_of(a, self.name)
+                value_of(a, self.name)  # raises
         typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
         return [
             a if isinstance(a, (Var, Literal)) else Literal(a, typed[0])
@@ -423,11 +454,15 @@ class Primitive:
 
     @override
     def __repr__(self) -> str:
+        """Return ``<Primitive name>``."""
         return f"<Primitive {self.name}>"
 
 
 def primitive_of(equation: Equation) -> Primitive:
-    """The Primitive of ``equation``, whose type the IR does not know."""
+    """Return ``equation.primitive``, typed as a Primitive.
+
+    The field has a wider type in ``ir``, which does not import this package.
+    """
     primitive = equation.primitive
     assert isinstance(primitive, Primitive)
     return primitive

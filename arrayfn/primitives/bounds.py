@@ -36,7 +36,7 @@ def _types(index: ArrayType, *, extent: int, axis: int, length: int) -> ArrayTyp
 
 
 def _samples() -> Iterable[Sample]:
-    """Indices within an axis of extent 5, signed and unsigned, for the table tests."""
+    """Yield signed and unsigned indices within an axis of extent 5, for tests."""
     for dtype in (dtypes.int32, dtypes.uint8):
         x = families.random_array(dtype, (3, 4), 64, 0, 5)
         yield Sample((x,), {"extent": 5, "axis": 1, "length": 0}, ())

@@ -1,4 +1,4 @@
-"""Calls of Python functions: pure ones, ones with effects, and ones for effects alone.
+"""Calls of Python functions: pure, with side effects, or for their side effects only.
 
 The param ``callback`` is the function's name (see ``named_functions``). The function
 takes arrays and returns a sequence of arrays. ``loops`` has the mapped axes of the
@@ -54,7 +54,10 @@ class CallSite:
     location: SourceLocation | None
 
     def run(self, operands: Sequence[Array]) -> list[Array]:
-        """Call the function; errors get a note with the line of the callback."""
+        """Call the function on ``operands`` and return its results.
+
+        An error of the function gets a note with the user's line of the callback.
+        """
         try:
             return call(
                 operands,
@@ -73,7 +76,10 @@ SITES: Final = NumberedTable[CallSite]("Python function")
 
 
 def keep_callbacks(equations: Iterable[Equation]) -> None:
-    """Keep alive the functions that ``equations``, or Programs in them, call."""
+    """Keep alive the Python functions that ``equations`` call.
+
+    Equations of the Programs in their params count too.
+    """
     for equation in equations:
         if "callback" in equation.params:
             FUNCTIONS.keep(equation.params["callback"])
@@ -84,17 +90,17 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 def call(
     operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
 ) -> list[Array]:
-    """Calls the named Python function, once for each member of the mapped axes.
+    """Call the named Python function, once for each member of the mapped axes.
 
     Args:
-        operands: the arrays, each with the mapped axes that ``loops`` says it has, in
-            front.
+        operands: the arrays. In front, each has the mapped axes that ``loops`` marks
+            for it.
         callback: the function's name in ``FUNCTIONS``.
         results: the shape and dtype of each result, mapped axes included.
         loops: the mapped axes, outermost first. Members are called one after the other.
 
-    Returns an array for each of ``results``. Raises ShapeError or ArgumentError if the
-    function returns anything else.
+    Returns an array for each of ``results``, the members' results stacked along axis 0.
+    Raises ShapeError or ArgumentError if the function returns anything else.
     """
     if not loops:
         arrays = FUNCTIONS.find(callback).function(*operands)
@@ -119,10 +125,10 @@ def call(
 
 
 def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[Array]:
-    """``arrays``, which the Python function ``name`` returned, as a list.
+    """Return ``arrays`` as a list if they have the forms declared in ``results``.
 
-    Raises ArgumentError if their number, and ShapeError if a shape or dtype, is not as
-    declared in ``results``.
+    The Python function ``name`` returned them. Raises ArgumentError if their number
+    differs, and ShapeError if a shape or dtype does.
     """
     if len(arrays) != len(results):
         raise ArgumentError(
@@ -139,7 +145,7 @@ def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[
 
 
 def _type_text(shape: Shape, dtype: DType) -> str:
-    """An array type as text: ``f32[3,4]``."""
+    """Return an array type as text: ``f32[3,4]``."""
     name = dtypes.SHORT_NAMES.get(dtype, str(dtype))
     return f"{name}[{','.join(map(str, shape))}]"
 
@@ -149,15 +155,16 @@ def _with_mapped_axis(
 ) -> tuple[list[Atom], Loops]:
     """Move the mapped axis of a batched call's operands to the front.
 
-    Returns these and ``loops`` with the axis added. It has ``axis_size`` elements, and
-    is axis ``dims[k]`` of input k; None if that is not mapped.
+    The mapped axis has ``axis_size`` elements, and is axis ``dims[k]`` of input k
+    (None: input k is not mapped). Returns the operands, and ``loops`` with the mapped
+    axis added as the outermost.
     """
     operands = mapped_axes_first(inputs, dims)
     return operands, ((axis_size, tuple(dim is not None for dim in dims)), *loops)
 
 
 def _with_size(size: int, results: Results) -> Results:
-    """``results`` with a leading axis of extent ``size``."""
+    """Return ``results`` with a leading axis of extent ``size`` in each shape."""
     return tuple(((size, *shape), dtype) for shape, dtype in results)
 
 
@@ -170,7 +177,7 @@ def _pure_types(
     """Type rule: the shapes and dtypes that the user declared in ``results``.
 
     ``callback`` is the function's name in ``FUNCTIONS``, and ``loops`` the mapped axes
-    that it is called along.
+    that it is called along. ``method`` is for the batching rule.
     """
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
@@ -178,7 +185,7 @@ def _pure_types(
 def _pure_reference(
     *operands: Array, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[Array, ...]:
-    """Calls the Python function on the operands."""
+    """Call the Python function on the operands."""
     return tuple(call(operands, callback=callback, results=results, loops=loops))
 
 
@@ -192,12 +199,14 @@ def _pure_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """Batching rule: calls the function for each member or once, as ``method`` says.
+    """Batching rule: call the function for each member or once, as ``method`` says.
 
-    ``method`` is the user's ``vmap_method``: "sequential" calls it for each member,
-    "broadcast_all" once with every operand mapped in front, "expand_dims" once with an
-    axis of extent 1 where an operand is not mapped. Raises ArgumentError for any other.
+    ``method`` is the user's ``vmap_method``: "sequential" calls the function for each
+    member, "broadcast_all" once with every operand mapped in front, "expand_dims" once
+    with an axis of extent 1 where an operand is not mapped. Raises ArgumentError for
+    any other.
     """
+    # A call that already loops over mapped axes loops over this axis too.
     if method == "sequential" or (loops and method):
         operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
     elif method == "broadcast_all":
@@ -221,7 +230,7 @@ def _pure_batch(
 
 
 def _turned(x: Any, y: Any) -> tuple[Any, ...]:
-    """The function of samples: ``x`` reversed plus ``y``, and the sum of ``x``."""
+    """Return ``x`` reversed plus ``y``, and the sum of ``x``; samples call it."""
     return np.asarray(x)[::-1] + y, np.asarray(x).sum(dtype=np.float32)
 
 
@@ -229,7 +238,7 @@ _SAMPLE_FUNCTION = FUNCTIONS.name(_turned, "turned")
 
 
 def _pure_samples() -> Iterable[Sample]:
-    """A call with two operands and two results, for the table tests."""
+    """Yield a call with two operands and two results, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 71, -3.0, 3.0)
     params = {
         "callback": _SAMPLE_FUNCTION,
@@ -270,7 +279,7 @@ def _io_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """Batching rule: calls the function for each member, in no promised order.
+    """Batching rule: call the function for each member, in no promised order.
 
     Raises ArgumentError if ``method`` is "ordered".
     """
@@ -320,7 +329,7 @@ def _debug_types(
 
 
 def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any, ...]:
-    """Calls the Python function for its effect; gives no outputs."""
+    """Call the Python function for its side effect; return no outputs."""
     call(operands, callback=callback, results=(), loops=loops)
     return ()
 
@@ -328,13 +337,14 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 def _debug_batch(
     axis_size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
 ) -> Batched:
-    """Batching rule: calls the function for each member."""
+    """Batching rule: call the function for each member. There are no outputs."""
     operands, loops = _with_mapped_axis(axis_size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
 
 
 def _nothing(*operands: Any) -> tuple[Any, ...]:
+    """Do nothing; samples of debug_callback call it."""
     return ()
 
 
@@ -342,7 +352,7 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 
 
 def _debug_samples() -> Iterable[Sample]:
-    """A call of a function that does nothing, for the table tests."""
+    """Yield a call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
     yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
 

@@ -45,7 +45,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
-    """The array of ``atom``: a Var's in ``environment``, or a Literal's."""
+    """Return the array of ``atom``: a Var's in ``environment``, or a Literal's."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -56,7 +56,8 @@ def body_types(
 ) -> ArrayType | tuple[ArrayType, ...]:
     """Type rule of a call: the output types of the called Program ``body``.
 
-    Raises ShapeError if the operands differ from its inputs in shape or dtype.
+    Raises ShapeError if the operands differ from the inputs of ``body`` in shape or
+    dtype. ``params`` are other params of the call, which do not change its types.
     """
     expected = body.input_types
     actual = [(t.shape, t.dtype) for t in operands]
@@ -89,7 +90,7 @@ call_primitive: Final = partial(
 
 
 def sample_body() -> Program:
-    """A Program of two arrays, for the samples of calls."""
+    """Return the Program ``x * y + x * y`` of two (3, 4) arrays, for samples."""
     builder = ProgramBuilder("double_product")
     with builder:
         x = builder.input(ArrayType((3, 4), dtypes.float32))
@@ -99,7 +100,7 @@ def sample_body() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
-    """A call of ``sample_body`` on two float32 arrays, for the table tests."""
+    """Yield a call of ``sample_body`` on two float32 arrays, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 61, -3.0, 3.0)
     y = families.random_array(dtypes.float32, (3, 4), 62, -3.0, 3.0)
     yield Sample((x, y), {"name": "double_product", "body": sample_body()})

@@ -78,14 +78,14 @@ def _transposed(
 ) -> Callable[..., list[Atom | None]]:
     """Make the transpose rule that applies another collective, with the same params.
 
-    ``primitive()`` gives that collective, which may be defined later in this module.
-    The rule is for primitives of one operand.
+    ``primitive()`` returns that collective. It is a function because the collective may
+    be defined later in this module. The rule is for primitives of one operand.
     """
 
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
     ) -> list[Atom | None]:
-        """The transpose rule: ``primitive()`` of the cotangent, with equal params."""
+        """Apply ``primitive()`` to the cotangent, with the params of the collective."""
         (cotangent,) = cotangents
         return [None if cotangent is None else primitive()(cotangent, **params)]
 
@@ -100,16 +100,17 @@ def _batched(
 ) -> ByAxis:
     """Make the batching rule of a collective of one operand.
 
-    If the mapped axis is the collective's own axis, the rule is ``over_axis``, which
-    computes with the mapped array. If not, the collective ``primitive()`` is emitted:
-    the mapped axis is moved to axis ``place`` of the operand (None: it stays where it
-    is), and is axis ``result`` of the output (with ``place`` None: where it was).
+    If the mapped axis is the collective's own axis, the rule calls ``over_axis``, which
+    computes the collective from the mapped array. If not, the rule emits the collective
+    ``primitive()`` on the operand, with the mapped axis moved to axis ``place``. The
+    mapped axis is axis ``result`` of the output. With ``place`` None the mapped axis
+    stays where it is, in operand and output.
     """
 
     def rule(
         axis: MappedAxis, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
     ) -> tuple[list[Atom], list[Dim]]:
-        """Applies ``over_axis`` or emits the collective, as the axis says."""
+        """Apply ``over_axis`` if ``axis`` is the collective's own, else emit it."""
         (x,), (dim,) = inputs, dims
         if axis.name == params["axis_name"]:
             output, out_dim = over_axis(axis.size, x, dim, **params)
@@ -122,10 +123,10 @@ def _batched(
 
 
 def _samples(leading: int, **params_besides: Any) -> Iterable[Sample]:
-    """Samples for an axis "i" of one member, for the table tests.
+    """Yield samples for an axis "i" of one member, for the table tests.
 
-    They have shape (1,) * ``leading`` + (3, 4); ``params_besides`` are the params
-    besides ``axis_name``.
+    The operands have shape (1,) * ``leading`` + (3, 4). ``params_besides`` are the
+    params besides ``axis_name``.
     """
     params = {"axis_name": "i", **params_besides}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
@@ -150,13 +151,14 @@ def _collective(
     jvp: Any = LINEAR,
     **sample: Any,
 ) -> Primitive:
-    """A collective Primitive: a function of one operand, whose params name the axis.
+    """Make a collective Primitive of one operand, whose params name the mesh axis.
 
-    ``place`` and ``result`` are those of ``_batched``; ``leading`` and ``sample``
-    describe the samples.
+    ``over_axis``, ``place`` and ``result`` are arguments of ``_batched``; ``leading``
+    and ``sample`` are arguments of ``_samples``.
     """
 
     def itself() -> Primitive:
+        """Return the primitive, which is defined below."""
         return primitive
 
     primitive = Primitive(
@@ -176,9 +178,10 @@ def _collective(
 
 
 def _part_shape(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
-    """The shape of a member's part of ``x``: without axis 0.
+    """Return the shape of a member's part of ``x``: the shape without axis 0.
 
-    Raises ShapeError unless axis 0 has an index for each of the ``members``.
+    Raises ShapeError unless axis 0 has the extent ``members``. ``name`` is the
+    collective's, for the message.
     """
     if x.shape[:1] != (members,):
         raise ShapeError(
@@ -198,7 +201,7 @@ _REDUCTIONS: Final = {
 
 
 def _reduce_types(x: ArrayType, *, axis_name: str, op: str) -> ArrayType:
-    """Type rule: the operand's type, which no longer varies along ``axis_name``.
+    """Type rule: the operand's type, which does not vary along ``axis_name``.
 
     Raises DTypeError for storage dtypes and bools, and for complex numbers unless
     ``op`` is "sum".
@@ -218,15 +221,14 @@ def _reduce_jvp(
     axis_name: str,
     op: str,
 ) -> list[Atom | None]:
-    """The jvp rule of all_reduce: a sum of tangents, or an extremum's derivative.
+    """The jvp rule of all_reduce over members i, for ``op`` "sum", "max" or "min".
 
-    ``op`` is "sum", "max" or "min". Members that have the extremum share its derivative
-    equally.
+    ``d sum(x_i) = sum(dx_i)``, and ``d max(x_i) = sum(m_i * dx_i) / sum(m_i)``, where
+    ``m_i`` is 1 if x_i is the maximum, else 0.
     """
     (x,), (extremum,), (tangent,) = primals, outputs, tangents
     if tangent is None or op == "sum":
         return [None if tangent is None else summed_over(tangent, axis_name)]
-    # The members that have the extremum share its derivative equally.
     is_extremum = conversion.convert(discrete.eq(x, extremum), x.type.dtype)
     total = summed_over(e.mul(is_extremum, tangent), axis_name)
     return [e.div(total, summed_over(is_extremum, axis_name))]
@@ -239,7 +241,12 @@ def _reduce_transpose(
     axis_name: str,
     op: str,
 ) -> list[Atom | None]:
-    """The transpose rule: ``pvary`` where types say what varies, else a sum."""
+    """The transpose rule of a sum: every member gets the cotangent of the sum.
+
+    If types say that the operand varies along the axis, the cotangent is the same on
+    all members, and ``pvary`` marks it as varying. Otherwise each member's result
+    counts by itself, and the members' cotangents are summed.
+    """
     (cotangent,), (x,) = cotangents, inputs
     if cotangent is None:
         return [None]
@@ -251,9 +258,10 @@ def _reduce_transpose(
 def _reduce_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, op: str
 ) -> tuple[Atom, Dim]:
-    """The sum or extremum (``op``) over the mapped axis ``dim`` of ``x``.
+    """Batch all_reduce over its own axis: reduce the mapped axis ``dim`` of ``x``.
 
-    Where ``x`` is not mapped (``dim`` None), all ``size`` members have the same ``x``.
+    If ``x`` is not mapped (``dim`` None), all ``size`` members have the same ``x``, and
+    their sum is ``size * x``.
     """
     if dim is None:
         return (e.mul(x, size) if op == "sum" else x), None
@@ -273,7 +281,7 @@ all_reduce = _collective(
 
 
 def summed_over(x: Atom, axis_name: str) -> Atom:
-    """The sum of the values of all members along an axis."""
+    """Emit the sum of ``x`` over all members along the axis ``axis_name``."""
     return emitters.all_reduce(x, axis_name=axis_name, op="sum")
 
 
@@ -281,7 +289,7 @@ def summed_over(x: Atom, axis_name: str) -> Atom:
 
 
 def _same_over(size: int, x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
-    """``x`` itself, mapped along ``dim`` as before: what pvary is to a mapped array."""
+    """Batch pvary over its own axis: return ``x`` unchanged, mapped along ``dim``."""
     return x, dim
 
 
@@ -302,9 +310,10 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The batching of all_gather over its own axis: all members' values, in front.
+    """Batch all_gather over its own axis: move the mapped axis ``dim`` to the front.
 
-    ``dim`` is the mapped axis of ``x``, of ``size`` members; None if all have ``x``.
+    The result has all members' values along axis 0, and is the same for all members. If
+    ``dim`` is None, all members have the same ``x``, which is repeated.
     """
     return repeated(members, x, dim), None
 
@@ -330,11 +339,12 @@ all_gather = _collective(
 def _scatter_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The batching of reduce_scatter over its own axis: parts of the sum over ``dim``.
+    """Batch reduce_scatter over its own axis: sum over the mapped axis ``dim``.
 
-    The parts lie along axis 0 of each member's array, which becomes the mapped axis.
+    Axis 0 of each member's array has one part for each member. It is axis 0 of the sum,
+    and the mapped axis of the result: member k gets part k.
     """
-    if dim is None:
+    if dim is None:  # all members have the same x
         return e.mul(x, members), 0
     return reductions.reduce_sum(move_axis(x, dim, 0), axes=(0,)), 0
 
@@ -366,11 +376,11 @@ def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
 def _exchange_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
-    """The batching of all_to_all over its own axis: a transposition.
+    """Batch all_to_all over its own axis: swap the mapped axis and the axis of parts.
 
-    It swaps the mapped axis ``dim`` with the axis of parts: member k gets the k-th part
-    of every member.
+    Member k gets the k-th part of every member.
     """
+    # The mapped axis is moved to axis 0, so the axis of parts is axis 1.
     return move_axis(repeated(members, x, dim), 1, 0), 0
 
 
@@ -399,7 +409,7 @@ def _permute_types(
 
 
 def _permute_reference(x: Array, *, permutation: Permutation, **params: Any) -> Array:
-    """The reference for one member: a copy if it sends to itself, else zeros.
+    """The reference for one member: a copy if the member sends to itself, else zeros.
 
     With one member the permutation is ``((0, 0),)`` or empty.
     """
@@ -414,7 +424,7 @@ def _permute_transpose(
     permutation: Permutation,
     **params: Any,
 ) -> list[Atom | None]:
-    """Transpose rule: sends the cotangents back, by the inverse permutation."""
+    """Transpose rule: ``ct_x = ppermute(ct)`` by the inverse permutation."""
     (cotangent,) = cotangents
     if cotangent is None:
         return [None]
@@ -425,12 +435,12 @@ def _permute_transpose(
 def _permute_over(
     size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
 ) -> tuple[Atom, Dim]:
-    """The batching of ppermute over its own axis: slices of ``x``, permuted.
+    """Batch ppermute over its own axis: concatenate the members' slices, permuted.
 
     Members that no pair (source, target) of ``permutation`` names as target get zeros.
     """
     if dim is None and len(permutation) == size:
-        return x, None
+        return x, None  # all members send and receive the same value
     members_values = repeated(size, x, dim)
     shape = members_values.type.shape
     source_of = {target: start for start, target in permutation}
@@ -438,7 +448,7 @@ def _permute_over(
     zeros_of_rest = (0,) * (len(shape) - 1)
 
     def part(k: int) -> Atom:
-        """Member k's value, with an axis of extent 1 in front."""
+        """Return member k's value, with an axis of extent 1 in front."""
         limit = (k + 1, *shape[1:])
         return slice_(
             members_values,

@@ -31,7 +31,7 @@ def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
 
 
 def _complex_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    """The jvp rule of ``complex``: it applies to tangents, of which one may be zero."""
+    """The jvp rule: ``d complex(re, im) = complex(d re, d im)``; None is a zero."""
     re, im = tangents
     zero = conversion.literal(0.0, primals[0].type.dtype)
     value = make_complex(zero if re is None else re, zero if im is None else im)

@@ -55,10 +55,11 @@ Precision: TypeAlias = str | tuple[str | None, str | None] | None
 
 
 def precision_params(name: str, precision: Precision) -> dict[str, str]:
-    """The params of a dot_general for a user's ``precision`` argument of ``name``.
+    """Return the params of a dot_general for a user's ``precision`` argument.
 
-    A pair has a precision for each operand; operands are rounded if both allow it.
-    Raises ArgumentError for a precision that is none of JAX's names.
+    A pair has a precision for each operand; operands are rounded to TensorFloat-32 if
+    both precisions allow it. Raises ArgumentError, with the user's function ``name``,
+    for a precision that is none of JAX's names.
 
     >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
     ({'precision': 'tf32'}, {})
@@ -77,7 +78,7 @@ def precision_params(name: str, precision: Precision) -> dict[str, str]:
 
 
 def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
-    """The axes that are neither contracted nor batched."""
+    """Return the axes of an array of ``ndim`` axes not in ``contract`` or ``batch``."""
     return tuple(axis for axis in range(ndim) if axis not in (*contract, *batch))
 
 
@@ -90,11 +91,11 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
-    """Type rule: axes that are paired have equal extents; the output has the others.
+    """Type rule: the output has the batch axes, the free axes of ``x``, then ``y``'s.
 
-    ``contract`` and ``batch`` are pairs: the axes of ``x``, and the axes of ``y`` that
-    belong to them, in the same order. ``preferred_element_type`` is the dtype of
-    products, sums and output.
+    ``contract`` and ``batch`` are pairs: axes of ``x``, and the axes of ``y`` that they
+    are paired with, in the same order. Paired axes must have equal extents.
+    ``preferred_element_type`` is the dtype of products, sums and output.
     """
     _check_dtypes(x, y, preferred_element_type)
     for operand, axes in (
@@ -124,9 +125,10 @@ def _types(
 
 
 def _check_dtypes(x: ArrayType, y: ArrayType, preferred: DType | None) -> None:
-    """Raise DTypeError unless x and y can be multiplied as ``preferred``.
+    """Raise DTypeError unless x and y can be multiplied and summed in ``preferred``.
 
-    Two dtypes of float8, or of int4, may meet.
+    Two different float8 dtypes, or int4 and uint4, may be multiplied; ``preferred`` is
+    then required. All other operands must have one dtype.
     """
     for kinds, wide in (
         (dtypes.FLOAT8, dtypes.FLOATS),
@@ -157,13 +159,14 @@ def _reference(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    """The contraction by ``np.einsum``.
+    """Contract by ``np.einsum``.
 
     float16 and bfloat16 are multiplied and summed in float32, and rounded once.
     ``precision`` has no influence.
     """
     result_dtype = preferred_element_type or x.dtype
     compute_dtype = dtypes.compute_dtype(result_dtype)
+    # einsum labels: paired axes of y get the labels of x's axes.
     left = list(range(x.ndim))
     right = [x.ndim + axis for axis in range(y.ndim)]
     for pair in (contract, batch):
@@ -192,7 +195,10 @@ def _transpose(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Tangents:
-    """Transpose rule: contracts the cotangent with the operand that is known."""
+    """Transpose rule: contract the cotangent with the operand that is known.
+
+    For a matrix product: ``ct_x = ct @ y.T`` and ``ct_y = x.T @ ct``.
+    """
     (ct,), (x, y) = cotangents, inputs
     assert ct is not None
     params = precision_params("dot_general", precision)
@@ -213,7 +219,10 @@ def _cotangent(
     *,
     left: bool,
 ) -> Atom:
-    """The cotangent of one operand of a dot_general, the left or the right one.
+    """Return the cotangent of one operand of a dot_general, the left or the right one.
+
+    It contracts the output's cotangent with the other operand over the latter's free
+    axes, then puts the axes into the operand's order.
 
     Args:
         ct: the cotangent of the output.
@@ -230,6 +239,7 @@ def _cotangent(
     batches = len(batch[0])
     free = free_axes(operand_type.ndim, contract[0], batch[0])
     other_free = free_axes(other.type.ndim, contract[1], batch[1])
+    # The axes of ct are: batch, free axes of the left operand, those of the right one.
     first_other = batches + (len(free) if left else 0)
     ct_other = tuple(range(first_other, first_other + len(other_free)))
     value = dot_general(
@@ -241,7 +251,8 @@ def _cotangent(
     )
     if value.type.dtype != operand_type.dtype:
         value = conversion.convert(value, operand_type.dtype)
-    # Its axes are: batch, own free, then the contracted ones in the other's order.
+    # The axes of value are: batch, this operand's free axes, then the contracted ones
+    # in the order that they have in the other operand.
     order = sorted(range(len(contract[1])), key=lambda k: contract[1][k])
     current_axes = (*batch[0], *free, *(contract[0][k] for k in order))
     permutation = tuple(current_axes.index(axis) for axis in range(operand_type.ndim))
@@ -259,9 +270,9 @@ def _batch(
     batch: AxesPair,
     **params: Any,
 ) -> Batched:
-    """Batching rule: the mapped axis becomes a batch axis, or a free one.
+    """Batching rule: the mapped axis becomes a batch axis if both operands have it.
 
-    It is free if only one operand has it.
+    If only one operand has the mapped axis, it becomes a free axis.
     """
     x, y = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
@@ -281,10 +292,10 @@ def _batch(
 
 
 def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> AxesPair:
-    """Shift a pair of axes, after operands got their mapped axis in front.
+    """Renumber a pair of axes for operands that have the mapped axis in front.
 
-    ``mapped`` says which operand has one; its axes are shifted by 1. ``lead`` are axes
-    to put before those of both.
+    ``mapped`` has a flag for each of the two operands. The axes of a mapped operand are
+    shifted by 1, and ``lead`` is put before them.
     """
     left, right = axes
     return (
@@ -294,7 +305,7 @@ def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> Ax
 
 
 def _samples() -> Iterable[Sample]:
-    """Products of all dtypes, mixed dtypes and several axes, for the table tests."""
+    """Yield products of all dtypes, mixed dtypes and several axes, for table tests."""
     plain: AxesPair = ((), ())
     for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype == dtypes.bool_:

@@ -31,20 +31,25 @@ Interpret = Callable[[Program, Sequence[Any]], list[Any]]
 
 
 class Jvp(Protocol):
-    """The jvp transformation: (program, varying inputs, outputs made dense).
+    """The jvp transformation of a Program.
 
-    Returns (program of primals and tangents, which outputs vary).
+    The result takes the inputs and the tangents of those marked in ``wrt``. It returns
+    the outputs and the tangents of those that vary, or are marked in ``dense``. The
+    flags say for which outputs it returns a tangent.
     """
 
     def __call__(
         self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the jvp of ``program``, and which outputs have a tangent."""
+        ...
 
 
 class Batch(Protocol):
-    """The batching transformation: (program, axis_size, mapped inputs, dense outputs).
+    """The batching transformation of a Program over an axis of ``axis_size``.
 
-    Returns (mapped program, which outputs are mapped). Dense outputs are always mapped.
+    Inputs marked in ``mapped`` have the mapped axis in front. So have the outputs that
+    depend on them, and those marked in ``dense``. The flags say which outputs have it.
     """
 
     def __call__(
@@ -54,7 +59,9 @@ class Batch(Protocol):
         mapped: Sequence[bool],
         dense: Sequence[bool],
         /,
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the mapped ``program``, and which outputs are mapped."""
+        ...
 
 
 class Transpose(Protocol):
@@ -72,7 +79,9 @@ class Transpose(Protocol):
         has_cotangent: Sequence[bool],
         dense: Sequence[bool],
         /,
-    ) -> tuple[Program, list[bool]]: ...
+    ) -> tuple[Program, list[bool]]:
+        """Return the transpose of ``program``, and which cotangents it returns."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,8 @@ class Parts:
 class Split(Protocol):
     """The transformation that splits a Program by its unknown inputs.
 
-    It takes (program, unknown inputs, outputs that count as unknown).
+    ``unknown`` marks the unknown inputs. Outputs marked in ``linear_outputs`` count as
+    unknown even if they depend on known inputs only.
     """
 
     def __call__(
@@ -109,29 +119,35 @@ class Split(Protocol):
         unknown: Sequence[bool],
         linear_outputs: Sequence[bool],
         /,
-    ) -> Parts: ...
+    ) -> Parts:
+        """Return the two parts of ``program``."""
+        ...
 
 
 # Programs and equations.
 
 
 def selected(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
-    """The items whose flag in ``chosen`` is true."""
+    """Return the items whose flag in ``chosen`` is true."""
     return list(compress(items, chosen))
 
 
 def unselected(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
-    """The items whose flag in ``excluded`` is false."""
+    """Return the items whose flag in ``excluded`` is false."""
     return [x for x, out in zip(items, excluded, strict=True) if not out]
 
 
 def elementwise_or(*flags: Iterable[bool]) -> list[bool]:
-    """The elementwise or of ``flags``."""
+    """Return the elementwise "or" of several lists of flags, of equal lengths."""
     return [any(at) for at in zip(*flags, strict=True)]
 
 
 def split_by_counts(items: Sequence[T], *counts: int) -> list[list[T]]:
-    """Cut ``items`` into lists of these lengths, and a last list with the rest."""
+    """Cut ``items`` into lists of the lengths ``counts``, and a last list of the rest.
+
+    >>> split_by_counts("abcde", 1, 2)
+    [['a'], ['b', 'c'], ['d', 'e']]
+    """
     pieces: list[list[T]] = []
     begin = 0
     for count in counts:
@@ -147,16 +163,18 @@ def agreeing(
 ) -> tuple[list[T], list[bool]]:
     """Transform the branches of a cond so that all return the same results.
 
-    ``transform(branch, dense)`` returns the transformed branch, and for each of
-    ``count`` results whether it exists: whether a tangent varies, or an output is
-    mapped. Results marked in ``dense`` exist in any case. Returns the transformed
-    branches, and the flags that they agree on.
+    ``transform(branch, dense)`` returns the transformed branch, and a flag for each of
+    ``count`` results that says whether the result exists: whether it has a tangent, is
+    mapped, or is unknown. Results marked in ``dense`` exist in any case.
+
+    A result exists in all branches if it exists in one. Returns the transformed
+    branches and the flags that they agree on.
     """
-    alone = [transform(branch, [False] * count) for branch in branches]
-    exists = elementwise_or(*(flags for _, flags in alone))
+    independent = [transform(branch, [False] * count) for branch in branches]
+    exists = elementwise_or(*(flags for _, flags in independent))
     return [
         result if flags == exists else transform(branch, exists)[0]
-        for branch, (result, flags) in zip(branches, alone, strict=True)
+        for branch, (result, flags) in zip(branches, independent, strict=True)
     ], exists
 
 
@@ -165,10 +183,13 @@ def fixed_point(
 ) -> tuple[T, list[bool]]:
     """Transform a loop's body for flags of its carry that an iteration preserves.
 
-    A flag says whether an array varies, is mapped or is unknown. ``transform(carry)``
-    transforms the body for a carry with these flags. It returns the result, and the
-    flags of the body's outputs, the carry first: a flag that is set stays set. Returned
-    is the result for the fewest flags, including ``carry``, that stay the same.
+    A flag says whether an array of the carry varies, is mapped or is unknown.
+    ``transform(flags)`` transforms the body for a carry with these flags. It returns
+    the transformed body and the flags of the body's outputs, of which the first belong
+    to the carry; it only ever sets flags.
+
+    Starts with the flags ``carry`` of the initial carry, and repeats until the flags of
+    the outputs equal those of the inputs. Returns the last result of ``transform``.
     """
     while True:
         result, flags = transform(carry)
@@ -178,7 +199,7 @@ def fixed_point(
 
 
 def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program:
-    """A Program of the equations of ``program`` with other inputs and outputs.
+    """Return a Program of the equations of ``program`` with other inputs and outputs.
 
     ``inputs`` and ``outputs`` are Vars and Atoms of ``program``, in any order.
     """
@@ -192,7 +213,7 @@ def equation(
     outputs: Sequence[Var],
     like: Equation,
 ) -> Equation:
-    """An Equation that defines ``outputs``, and has the source line of ``like``."""
+    """Make an Equation that defines ``outputs``, with the source line of ``like``."""
     frozen_params = MappingProxyType(params)
     return Equation(
         primitive, tuple(inputs), frozen_params, tuple(outputs), like.source
@@ -200,10 +221,10 @@ def equation(
 
 
 def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
-    """Apply ``change`` to the Programs in the ``params`` of an equation."""
+    """Return ``params`` with ``change`` applied to each Program in them."""
 
     def changed(value: Any) -> Any:
-        """Apply ``change`` to the Programs in ``value``, also in tuples."""
+        """Return ``value`` with its Programs, also those in tuples, changed."""
         if isinstance(value, Program):
             return change(value)
         return tuple(map(changed, value)) if isinstance(value, tuple) else value
@@ -212,14 +233,14 @@ def with_programs(params: Params, change: Callable[[Program], Program]) -> Param
 
 
 def building(like: Equation) -> ProgramBuilder:
-    """A builder for equations with the source line of ``like``."""
+    """Return a builder for equations that get the source line of ``like``."""
     builder = ProgramBuilder(like.primitive.name)
     builder.source = like.source
     return builder
 
 
 def plain(type: ArrayType) -> ArrayType:
-    """``type`` in row-major layout, as rules return it."""
+    """Return ``type`` in row-major layout, the layout of all types in rules."""
     return type.plain()
 
 
@@ -228,16 +249,14 @@ def check_types(
 ) -> None:
     """Raise unless ``types`` equal ``wanted_types`` in shapes, dtypes and order.
 
-    ``what`` begins the error message: what has these types. Raises DTypeError if only
-    dtypes differ, else ShapeError.
+    ``what`` says what has the types, at the beginning of the error message. Raises
+    DTypeError if only dtypes differ, else ShapeError.
     """
-    have = [(t.shape, t.dtype) for t in types]
-    want = [(t.shape, t.dtype) for t in wanted_types]
-    if have == want:
+    actual = [(t.shape, t.dtype) for t in types]
+    wanted = [(t.shape, t.dtype) for t in wanted_types]
+    if actual == wanted:
         return
-    shapes_agree = len(have) == len(want) and [s for s, _ in have] == [
-        s for s, _ in want
-    ]
+    shapes_agree = [shape for shape, _ in actual] == [shape for shape, _ in wanted]
     raise (DTypeError if shapes_agree else ShapeError)(
         f"{what}: ({', '.join(map(str, types))}), "
         f"not ({', '.join(map(str, wanted_types))})"
@@ -255,17 +274,17 @@ def check_closed(name: str, *programs: Program) -> None:
 
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
-    """``results`` as arrays."""
+    """Convert each of ``results`` to an array."""
     return [np.asarray(x) for x in results]
 
 
 def built(
     name: str, emit: Callable[..., Sequence[Atom]], types: Sequence[ArrayType]
 ) -> Program:
-    """A new Program called ``name``.
+    """Build a Program called ``name`` with inputs of ``types``.
 
-    ``emit`` is called with an input Var for each of ``types``, emits its equations, and
-    returns its outputs.
+    ``emit`` is called with the input Vars. It emits the equations and returns the
+    outputs.
     """
     builder = ProgramBuilder(name)
     with builder:
@@ -274,21 +293,22 @@ def built(
 
 
 def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
-    """The outputs of ``program`` on ``operands``, emitted into the current builder."""
+    """Emit ``program`` on ``operands`` into the current builder; return its outputs."""
     return current_builder().inline(program, operands)
 
 
 def pruned(
     program: Program, outputs: Atoms, *, effects: bool = False
 ) -> tuple[Program, set[Atom]]:
-    """``program`` with other ``outputs``, and only the equations that they need.
+    """Return ``program`` with other ``outputs``, and the set of all Atoms it reads.
 
-    Returns it with the set of all Atoms that it reads. With ``effects``, equations with
+    Only the equations that the outputs need remain. With ``effects``, equations with
     side effects remain too.
     """
-    kept = needed(program.equations, outputs, effects=effects)
-    live = {*outputs, *(a for kept_equation in kept for a in kept_equation.inputs)}
-    return Program(program.name, program.inputs, tuple(kept), tuple(outputs)), live
+    remaining = needed(program.equations, outputs, effects=effects)
+    live = {*outputs, *(a for equation in remaining for a in equation.inputs)}
+    new_outputs = tuple(outputs)
+    return Program(program.name, program.inputs, tuple(remaining), new_outputs), live
 
 
 # cond
@@ -299,8 +319,9 @@ def cond_types(
 ) -> tuple[ArrayType, ...]:
     """Type rule of cond: the result types of the branches, which must agree.
 
-    ``index`` is an int32 scalar. A result is weak if it is in all branches. It varies
-    along the mesh axes of ``index`` and of any branch's result.
+    ``index`` is an int32 scalar. A result has a weak type if it has one in all
+    branches. It varies along the mesh axes along which ``index`` or the result of any
+    branch varies.
     """
     check_closed("cond", *branches)
     if index.shape or index.dtype != dtypes.int32:
@@ -328,9 +349,9 @@ def cond_reference(
     branches: tuple[Program, ...],
     run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
-    """The results of branch number ``index``, clamped to the existing branches.
+    """Return the results of branch number ``index``, clamped to the last branch.
 
-    ``run`` interprets its Program.
+    ``run`` interprets the branch's Program.
     """
     chosen = min(max(int(index), 0), len(branches) - 1)
     return tuple(_arrays(run(branches[chosen], _arrays(operands))))
@@ -369,7 +390,7 @@ def while_types(
 
 
 def while_reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
-    """The carry, run through the body for as long as the condition holds."""
+    """Run the body on the carry while the condition holds; return the last carry."""
     return limited_while(*operands, **params)[0]
 
 
@@ -387,8 +408,8 @@ def limited_while(
 
     The operands are constants of the condition, constants of the body, and the carry;
     ``cond_consts`` and ``body_consts`` are the numbers of constants. ``run`` interprets
-    a Program. ``watch`` is called with the carry before the first iteration and after
-    each one. Returns the final carry and the number of iterations.
+    a Program. ``watch`` is called with the initial carry, and with the carry after each
+    iteration. Returns the final carry and the number of iterations.
     """
     second = cond_consts + body_consts
     values = _arrays(operands)
@@ -425,8 +446,8 @@ def scan_types(
         reverse: whether iterations run from the last slice to the first.
         consts: the number of constants.
         carry: the number of arrays of the carry.
-        unroll: iterations of the body to compile in a row. With 0 no pass changes the
-            loop by its length, and nothing is moved out of it.
+        unroll: the number of iterations to compile in a row. With 0, no pass rewrites
+            the loop because of its length, or moves equations out of it.
     """
     check_closed("scan", program)
     if length < 0 or unroll < 0:
@@ -458,7 +479,7 @@ def scan_reference(
     unroll: int,
     run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
-    """The final carry, and the results stacked over iterations.
+    """Return the final carry, and the results stacked over iterations.
 
     Params are as in ``scan_types``; ``run`` interprets the body.
     """

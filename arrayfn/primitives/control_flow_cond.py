@@ -58,7 +58,11 @@ Branches = tuple[Program, ...]
 def _jvp(
     jvp: Jvp, primals: Atoms, tangents: Tangents, *, branches: Branches
 ) -> WithTangents:
-    """The jvp rule: a cond of the branches' jvps, which agree on what varies."""
+    """The jvp rule: a cond of the branches' jvps on primals and tangents.
+
+    An output has a tangent if it has one in any branch; the other branches return zeros
+    for it.
+    """
     wrt = [t is not None for t in tangents[1:]]
     count = len(branches[0].outputs)
     jvp_branches, varies = agreeing(
@@ -72,7 +76,11 @@ def _jvp(
 def _batch(
     batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, *, branches: Branches
 ) -> Batched:
-    """The batching rule: a cond of mapped branches, unless the index is mapped."""
+    """The batching rule: a cond of mapped branches.
+
+    If the index is mapped, members may take different branches: all branches are
+    computed, and each member selects its results.
+    """
     index, *operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
@@ -102,10 +110,13 @@ def _batch_by_selection(
     ``index`` is the vector of the members' indices. ``operands`` have the mapped axis
     in front where ``mapped`` says so; ``batch`` maps a branch over it.
 
-    A branch contributes no derivative for members that did not select it: such a
-    derivative may be infinite, and its product with 0 is NaN. For this, operands that
-    are not mapped are repeated, except large ones. A value that all branches return
-    unchanged is returned directly.
+    A branch must contribute no derivative for members that did not select it: such a
+    derivative may be infinite, and its product with 0 is NaN. So a branch reads each
+    differentiable operand through ``where(is_chosen, x, stop_gradient(x))``. Operands
+    that are not mapped are repeated for this, except large ones, which stay unguarded.
+
+    Checks in a branch count only for members that select it. An operand that all
+    branches return unchanged is returned directly.
     """
     guarded = [
         isinstance(x, Var)
@@ -122,13 +133,15 @@ def _batch_by_selection(
     results: list[list[Atom]] = []
     for number, branch in enumerate(branches):
         checked = has_check(branch)
-        flags = [True] * checked
+        # only_if adds a first input, which is mapped.
+        flags = [True] if checked else []
         program, _ = batch(
             only_if(branch) if checked else branch,
             size,
             [*flags, *mapped_or_guarded],
             [True] * count,
         )
+        # Indices are clamped: the first and the last branch take all beyond them.
         is_chosen = (
             discrete.le(index, 0)
             if number == 0
@@ -156,24 +169,31 @@ def _batch_by_selection(
 
 
 def _passed_on(program: Program, number: int) -> int | None:
-    """Which input ``program`` returns as its output ``number``, or None.
+    """Return the number of the input that ``program`` returns as output ``number``.
 
-    It may pass through calls, branches and loops that do not change it.
+    The input may pass through calls, branches and loops that do not change it. Returns
+    None if the output is not an unchanged input.
     """
-    made_by = {
+    definitions = {
         var: (equation, k)
         for equation in program.equations
         for k, var in enumerate(equation.outputs)
     }
     output: Atom | None = program.outputs[number]
-    while output in made_by:
-        output = _unchanged(*made_by[output])
+    while output in definitions:
+        output = _unchanged(*definitions[output])
     return next((k for k, v in enumerate(program.inputs) if v is output), None)
 
 
 def _unchanged(equation: Equation, number: int) -> Atom | None:
-    """The operand that a call, branch or loop returns as output ``number``, or None."""
+    """Return the operand that a call, cond or loop returns unchanged as an output.
+
+    ``number`` is the number of the output. Returns None if the output may differ from
+    every operand.
+    """
     params: dict[str, Any] = dict(equation.params)
+    # Input k of the Programs is operand first + k. A loop leaves carry ``number``
+    # unchanged if its body returns its own input for that carry, number ``own``.
     first, own = 0, None
     match equation.primitive.name:
         case "operator_call":
@@ -197,7 +217,8 @@ def _unchanged(equation: Equation, number: int) -> Atom | None:
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
     """Select slices along axis 0: of ``x`` where ``flags`` are True, else of ``y``.
 
-    ``flags`` is a bool vector with an entry for each slice.
+    ``flags`` is a bool vector with an entry for each slice of ``x`` and ``y``, which
+    have the same shape.
     """
     if x.type.ndim > 1:
         flags = views.broadcast_in_dim(flags, shape=x.type.shape, axes=(0,))
@@ -222,11 +243,18 @@ def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a cond: ``(equations of known outputs and residuals, linear cond)``."""
+    """Split a cond into a known cond and a linear cond, by ``unknown`` operands.
+
+    The known cond takes the known operands, and returns the known outputs and the
+    residuals. It is left out if it would return nothing. The linear cond takes the
+    index, known operands, residuals and unknown operands, and returns the other
+    outputs. Returns the equations as two lists.
+    """
     branches: Branches = whole.params["branches"]
     index, operands, unknown_operands = whole.inputs[0], whole.inputs[1:], unknown[1:]
 
     def split_branch(branch: Program, linear: list[bool]) -> tuple[Parts, list[bool]]:
+        """Split a branch; also return which of its outputs are unknown."""
         parts = split(branch, unknown_operands, linear)
         return parts, parts.unknown
 
@@ -257,17 +285,28 @@ def _split(
 
 
 class _Slots:
-    """Output slots of a cond for residuals; residuals of equal type share a slot.
+    """The additional outputs ("slots") in which a known cond returns its residuals.
 
-    Every branch of a cond must return the same number of residuals. Known operands are
-    read directly. ``vars`` are the slots in the outer Program.
+    All branches must return the same number of values of the same types. Residuals of
+    equal type in different branches share a slot; a branch that does not use a slot
+    fills it with zeros. Residuals that are known operands need no slot: the linear cond
+    reads these operands directly.
+
+    Attributes:
+        operands: the known operands of the cond.
+        types: the type of each slot.
+        vars: the Var of each slot in the outer Program.
     """
 
     def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
+        """Make enough slots for the residuals of each branch, listed in ``parts``.
+
+        Each residual takes a free slot of its type, or else adds one.
+        """
         self.operands = operands
         self.types: list[ArrayType] = []
         for p in parts:
-            free = list(range(len(self.types)))
+            free = list(range(len(self.types)))  # slots that this branch may use
             for var in _own_residuals(p):
                 form = (var.type.shape, var.type.dtype, var.type.varying)
                 for slot in free:
@@ -276,12 +315,16 @@ class _Slots:
                         free.remove(slot)
                         break
                 else:
+                    # ``with_shape`` gives a row-major type that is not weak.
                     type = var.type.with_shape(var.type.shape)
                     self.types.append(type.with_varying(var.type.varying))
         self.vars = [Var(t) for t in self.types]
 
     def _residual_of_slot(self, p: Parts) -> dict[int, int]:
-        """The number of the residual in each slot that this branch fills."""
+        """Map each slot that the branch ``p`` fills to the number of its residual.
+
+        Residuals take the first free slot of their type, in order.
+        """
         free = list(range(len(self.types)))
         residual_of_slot: dict[int, int] = {}
         for number, var in enumerate(p.residual_outputs):
@@ -296,10 +339,10 @@ class _Slots:
         return residual_of_slot
 
     def known(self, p: Parts, outputs: int) -> Program:
-        """The known part of a branch, with a value for every slot.
+        """Return the known part of a branch, with a value for every slot.
 
-        It returns the first ``outputs`` results of ``p.known``, then the slots. Slots
-        that this branch does not use hold zeros.
+        The result returns the first ``outputs`` results of ``p.known``, then the slots.
+        Slots that this branch does not use hold zeros.
         """
         residual_of_slot = self._residual_of_slot(p)
         builder = ProgramBuilder(p.known.name)
@@ -315,12 +358,14 @@ class _Slots:
             return builder.build([*results[:outputs], *filled])
 
     def linear(self, p: Parts) -> Program:
-        """The branch of the linear cond.
+        """Return the branch of the linear cond, the linear part of ``p``.
 
-        It takes the known operands, all slots, and the unknown operands.
+        The result takes the known operands, all slots, and the unknown operands. Inputs
+        that this branch does not read get unused Vars.
         """
         residual_of_slot = self._residual_of_slot(p)
-        inner = p.linear.inputs
+        inner = p.linear.inputs  # all residuals, then the unknown operands
+        # The known operands that are residuals, with the residual's number.
         read = {
             var: number
             for number, var in enumerate(p.residual_outputs)
@@ -341,7 +386,7 @@ class _Slots:
 
 
 def _own_residuals(p: Parts) -> list[Var]:
-    """The residuals of ``p`` that are not inputs of its known part."""
+    """Return the residuals of ``p`` that are not inputs of its known part."""
     inputs = p.known.inputs
     return [v for v in p.residual_outputs if isinstance(v, Var) and v not in inputs]
 
@@ -349,7 +394,11 @@ def _own_residuals(p: Parts) -> list[Var]:
 def _transpose(
     transpose: Transpose, cotangents: Tangents, inputs: Operands, *, branches: Branches
 ) -> Tangents:
-    """The transpose rule: a cond of the branches' transposes."""
+    """The transpose rule: a cond of the branches' transposes on the cotangents.
+
+    A linear operand has a cotangent if it has one in any branch; the other branches
+    return zeros for it.
+    """
     index, *operands = inputs
     assert not isinstance(index, Linear)
     linear = [isinstance(x, Linear) for x in operands]
@@ -373,11 +422,11 @@ def _transpose(
 
 
 def _sample_branches() -> Branches:
-    """Three branches of two vectors, for samples."""
+    """Return three branches of two vectors, for samples."""
     vector = ArrayType((3,), dtypes.float32)
 
     def branch(name: str, which: int) -> Program:
-        """The Program of branch number ``which``."""
+        """Build the Program of branch number ``which``."""
         builder = ProgramBuilder(name)
         with builder:
             x, y = builder.input(vector), builder.input(vector)
@@ -390,7 +439,7 @@ def _sample_branches() -> Branches:
 
 
 def _samples() -> Iterable[Sample]:
-    """Each of three branches chosen once, for the table tests."""
+    """Yield a cond for each of three branches, for the table tests."""
     x = random_array(dtypes.float32, (3,), 74, -2.0, 2.0)
     y = random_array(dtypes.float32, (3,), 75, -2.0, 2.0)
     for index in range(3):

@@ -14,17 +14,17 @@ Values = Sequence[Atom]
 
 
 def count_of(value: int) -> Literal:
-    """The int64 Literal of a count."""
+    """Return ``value`` as an int64 Literal, the dtype of loop counters."""
     return Literal(value, dtypes.int64)
 
 
 def starts_of(x: Atom, index: Atom) -> list[Atom]:
-    """The start indices of a dynamic slice of ``x`` at ``index`` of axis 0."""
+    """Return the start indices ``(index, 0, 0, ...)`` of a dynamic slice of ``x``."""
     return [index, *[count_of(0)] * (x.type.ndim - 1)]
 
 
 def read(tape: Atom, index: Atom) -> Atom:
-    """Entry ``index`` of ``tape`` along axis 0."""
+    """Emit ``tape[index]``, the entry at ``index`` along axis 0."""
     shape = tape.type.shape[1:]
     entry = dynamic_slices.dynamic_slice(
         tape, *starts_of(tape, index), sizes=(1, *shape)
@@ -33,7 +33,7 @@ def read(tape: Atom, index: Atom) -> Atom:
 
 
 def write(tape: Atom, value: Atom, index: Atom) -> Atom:
-    """``tape`` with its entry ``index`` along axis 0 replaced by ``value``."""
+    """Emit ``tape`` with its entry ``index`` along axis 0 replaced by ``value``."""
     entry = views.reshape(value, shape=(1, *value.type.shape))
     return dynamic_slices.dynamic_update_slice(tape, entry, *starts_of(tape, index))
 
@@ -53,8 +53,8 @@ def repeat(
     types = [x.type for x in (*consts, *carry)]
     return as_list(
         emitters.while_loop(
-            *consts,
-            *consts,
+            *consts,  # of the condition
+            *consts,  # of the body
             *carry,
             cond_program=built("goes_on", lambda *v: [goes_on(v[:n], v[n:])], types),
             body_program=built("step", lambda *v: step(v[:n], v[n:]), types),

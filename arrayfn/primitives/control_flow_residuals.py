@@ -20,35 +20,54 @@ _MAX_ARRAYS: Final = 2  # that may be read to recompute one
 class Residuals:
     """Chooses how a split scan passes each residual to its linear loop.
 
-    Constants and slices of the known loop are read directly. Values that depend on
-    constants alone are computed once before the loops. Cheap values are recomputed in
-    the linear loop. All others are stacked by the known loop.
+    The linear loop reads constants and slices of the known loop directly. Values that
+    depend only on constants are computed once before the loops. Cheap values are
+    recomputed in the linear loop. All others are stacked by the known loop.
 
     Attributes:
         whole: the equation that is split.
         hoisted: the equations to run before the loops.
-        recomputed: the equations that the linear step repeats.
-        fixed, sliced: the operand of each constant, and of each slice, of the linear
-            step.
-        stacked: the result of the known loop that stacks a value of its step.
+        recomputed: the equations of the known step that the linear step repeats, in
+            order (the keys of a dict).
+        fixed, sliced: the constants and the slices of the linear step, as Vars of the
+            step, each with the operand of the linear scan that it stands for.
+        stacked: the Vars of the known step to stack, each with the new result of the
+            known scan that has its values of all iterations along axis 0.
+        outside: the constants and hoisted values as Vars of the known step, each with
+            its Atom outside of the loops.
+        slices: the slices of the known step, each with the array that is sliced.
+        stacks: the values of the known step that some result of the known scan stacks,
+            each with this result. Includes ``stacked``.
+        invariant: the equations of the known step that depend only on constants, by the
+            Vars that they define.
+        definitions: the equation of each Var of the known step.
+        position: the position of each of these Vars in the step's order.
+        defined: the Vars that the linear step computes itself.
     """
 
     def __init__(self, whole: Equation, parts: Parts, unknown: Sequence[bool]) -> None:
+        """Choose for all residuals of ``parts``, the split body of the scan ``whole``.
+
+        ``unknown`` has a flag for each operand of the scan.
+        """
         self.whole = whole
         self.hoisted: list[Equation] = []
         self.recomputed: dict[Equation, None] = {}
         self.fixed: dict[Var, Atom] = {}
         self.sliced: dict[Var, Atom] = {}
         self.stacked: dict[Var, Var] = {}
+        # Operands of the scan: constants, then the carry, then from begin on slices.
         consts = whole.params["consts"]
         begin = consts + whole.params["carry"]
         body = parts.known
+        # The number of the operand for each input of the known step.
         numbers = unselected(range(len(whole.inputs)), unknown)
-        source = dict(zip(body.inputs, numbers, strict=True))
+        number_of = dict(zip(body.inputs, numbers, strict=True))
         self.outside: dict[Var, Atom] = {
-            v: whole.inputs[k] for v, k in source.items() if k < consts
+            v: whole.inputs[k] for v, k in number_of.items() if k < consts
         }
-        self.slices = {v: whole.inputs[k] for v, k in source.items() if k >= begin}
+        self.slices = {v: whole.inputs[k] for v, k in number_of.items() if k >= begin}
+        # Outputs of the known step: the carry, stacked results, and residuals.
         count = len(body.outputs) - parts.residuals
         carried = sum(consts <= k < begin for k in numbers)
         results = unselected(whole.outputs, parts.unknown)
@@ -58,20 +77,21 @@ class Residuals:
         self.invariant = _invariant_definitions(body, self.outside)
         self.definitions = body.definitions()
         self.position = {v: k for k, v in enumerate(self.definitions)}
-        # Views of literals are already in the linear step.
         self.defined = {
             v
             for linear_equation in parts.linear.equations
             for v in linear_equation.outputs
         }
         residuals = [v for v in parts.residual_outputs if isinstance(v, Var)]
+        # In the order of definitions: what is available for one may serve the next.
         for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
             self.keep(var)
 
     def keep(self, var: Var) -> None:
         """Make the residual ``var`` available in the linear step.
 
-        It is read if it is available, recomputed if that is cheap, else stacked.
+        The linear step reads ``var`` if it is available, recomputes it if that is
+        cheap, and otherwise gets it from the known loop, which stacks it.
         """
         if self.is_available(var):
             self.read(var)
@@ -93,12 +113,12 @@ class Residuals:
         self.recomputed.update(dict.fromkeys(recipe))
 
     def is_available(self, var: Var) -> bool:
-        """Whether ``var`` is available without being stacked for the linear loop."""
+        """Whether the linear loop can get ``var`` without a further stacked result."""
         available = (self.slices, self.outside, self.invariant, self.stacks)
         return any(var in values for values in available)
 
     def read(self, var: Var) -> None:
-        """Make ``var``, which is available, an input of the linear step."""
+        """Make ``var``, which is available, a constant or slice of the linear step."""
         if var in self.slices:
             self.sliced[var] = self.slices[var]
         elif var in self.outside or var in self.invariant:
@@ -108,10 +128,10 @@ class Residuals:
             self.sliced[var] = self.stacks[var]
 
     def recipe(self, var: Var) -> list[Equation] | None:
-        """At most four cheap equations that compute ``var`` from available values.
+        """Return at most four cheap equations that compute ``var``, in order.
 
-        None if there are none, or if they would make the linear loop read more than two
-        further arrays.
+        They start from available values. Returns None if there are no such equations,
+        or if they would make the linear loop read more than two further arrays.
         """
         recipe: dict[Var, Equation] = {}
         leaves: set[Var] = set()
@@ -120,6 +140,8 @@ class Residuals:
             value = pending.pop()
             if value in recipe:
                 continue
+            # The linear step may define a value itself, such as a view of a literal. It
+            # cannot be an input then, but its equation is repeated at no cost.
             if self.is_available(value) and value not in self.defined:
                 leaves.add(value)
                 continue
@@ -140,7 +162,10 @@ class Residuals:
         return [q for v, q in self.definitions.items() if v in recipe]
 
     def _hoist(self, var: Var) -> None:
-        """Compute ``var``, which depends on constants alone, before the loops."""
+        """Compute ``var``, which depends only on constants, before the loops.
+
+        Adds the equations to ``hoisted``, and the results to ``outside``.
+        """
         if var in self.outside:
             return
         definition = self.invariant[var]
@@ -164,7 +189,10 @@ def _is_cheap(equation: Equation) -> bool:
 
 
 def _invariant_definitions(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
-    """The equation of each Var of ``body`` that depends on ``fixed`` inputs alone."""
+    """Map each Var of ``body`` that depends only on ``fixed`` inputs to its equation.
+
+    A Var that depends on no input, such as a literal's broadcast, counts too.
+    """
     invariant = set(fixed)
     definitions: dict[Var, Equation] = {}
     for equation in body.equations:

@@ -70,7 +70,9 @@ def _jvp(
 ) -> WithTangents:
     """The jvp rule: a scan of the body's jvp, which also carries tangents.
 
-    Which carries vary is a fixed point: a carry varies if the body makes it vary. The
+    For a body ``(c, x) -> (c', y)``, the new body maps ``(c, dc, x, dx)`` to
+    ``(c', dc', y, dy)``. An array of the carry has a tangent if its initial value has
+    one, or if the body makes it vary, so the set of these arrays is a fixed point. The
     first ``consts`` operands are constants of the loop, the next ``carry`` the carry,
     the others arrays that are sliced.
     """
@@ -86,6 +88,8 @@ def _jvp(
     initial_tangents = views.dense(
         selected(to_state, varies), [x.type for x in selected(state, varies)]
     )
+    # The jvp has all primals first, then all tangents. A scan's body needs the
+    # constants first, then the carry, then the slices, each with its tangents.
     inner = split_by_counts(
         body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies)
     )
@@ -130,9 +134,10 @@ def _batch(
 ) -> Batched:
     """The batching rule: a scan of the mapped body.
 
-    Which carries are mapped is a fixed point. The first ``consts`` operands are
-    constants of the loop, the next ``carry`` the carry, the others arrays that are
-    sliced.
+    An array of the carry is mapped if its initial value is, or if the body returns a
+    mapped array for it, so the set of mapped ones is a fixed point. The first
+    ``consts`` operands are constants of the loop, the next ``carry`` the carry, the
+    others arrays that are sliced.
     """
     mapped = [dim is not None for dim in dims]
     of_consts, varies, of_xs = split_by_counts(mapped, consts, carry)
@@ -167,7 +172,12 @@ def _batch(
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a scan: ``(hoisted equations and the known scan, the linear scan)``."""
+    """Split a scan into known equations and a linear scan, by ``unknown`` operands.
+
+    The known equations are those that ``Residuals`` moves out of the loops, and a scan
+    of the body's known part, which also stacks residuals. That scan is left out if it
+    would return nothing. Returns the two parts as lists.
+    """
     params = dict(whole.params)
     program: Program = params["program"]
     consts, carry = params["consts"], params["carry"]
@@ -218,10 +228,11 @@ def _split(
 def _linear_scan(
     whole: Equation, parts: Parts, kept: Residuals, unknown: Sequence[Atoms]
 ) -> Equation:
-    """The scan of the linear part of the body, which reads the ``kept`` residuals.
+    """Return the scan of the linear part of the body, which reads the residuals.
 
-    ``whole`` is the scan that is split, ``parts`` its split body. ``unknown`` has its
-    unknown constants, carries and slices.
+    ``whole`` is the scan that is split, ``parts`` its split body. ``kept`` says where
+    the linear step gets each residual from. ``unknown`` has three lists of operands:
+    the unknown constants, carries and slices of ``whole``.
     """
     step = parts.linear
     consts, carry, slices = unknown
@@ -260,11 +271,14 @@ def _transpose(
     reverse: bool,
     **params: Any,
 ) -> Tangents:
-    """The transpose rule: a scan in the other direction than ``reverse`` says.
+    """The transpose rule: a scan of the transposed body in the opposite direction.
 
-    It carries the summed cotangents of the ``consts`` constants, and the cotangents of
-    the ``carry`` carries. It takes known slices and the results' cotangents; it returns
-    those of the slices.
+    Its carry has the summed cotangents of linear constants, and the cotangents of the
+    carry. It slices the known slices and the cotangents of the stacked results, and
+    stacks the cotangents of the linear slices: for a step ``c' = A c + B x + D w``,
+    ``ct_c = A.T ct_c'``, ``ct_x = B.T ct_c'`` and ``ct_w += D.T ct_c'``.
+
+    ``consts`` and ``carry`` are the numbers of constants and of arrays of the carry.
     """
     is_linear = [isinstance(x, Linear) for x in inputs]
     consts_linear, _, xs_linear = split_by_counts(is_linear, consts, carry)
@@ -324,22 +338,22 @@ def _transposed_body(
     ct_carry: Tangents,
     ct_ys: Tangents,
 ) -> tuple[Program, list[bool]]:
-    """The transpose of a scan's body, for cotangents that no iteration adds to.
+    """Transpose a scan's body, and find which cotangents can be nonzero.
 
     An iteration may give a cotangent to a carry or a constant that had none, so the
-    body is transposed until the flags of these stay the same.
+    body is transposed again until these flags do not change.
 
     Args:
         transpose: transposes Programs.
         program: the body.
         consts_linear: which constants are linear.
         xs_linear: which slices are linear.
-        ct_carry: the cotangents of the scan's last carries; None is a zero.
-        ct_ys: the cotangents of its stacked results; None is a zero.
+        ct_carry: the cotangents of the scan's final carry; None is a zero.
+        ct_ys: the cotangents of the scan's stacked results; None is a zero.
 
     Returns:
-        The transposed body, and a flag for each linear constant, each carry and each
-        linear slice: whether the body returns a cotangent of it.
+        The transposed body, and a flag for each linear constant, each array of the
+        carry and each linear slice: whether the body returns a cotangent of it.
     """
     # Every carry counts as linear: the cotangent of a known one is zero.
     linear = [*consts_linear, *[True] * len(ct_carry), *xs_linear]
@@ -357,7 +371,7 @@ def _transposed_body(
 def _backward_step(
     body: Program, known: int, consts: int, sums_exist: Sequence[bool], state: int
 ) -> Program:
-    """The step of a transposed scan, which sums the cotangents of constants.
+    """Build the body of a transposed scan, which sums the cotangents of constants.
 
     Args:
         body: the transposed step. It takes known constants, known slices, cotangents of
@@ -369,8 +383,9 @@ def _backward_step(
             it.
         state: the number of cotangents of the carry.
 
-    The result takes known constants, the sums, cotangents of the carry, known slices
-    and cotangents of results.
+    The result takes known constants, the sums so far, cotangents of the carry, known
+    slices and cotangents of results. It returns the new sums, then the cotangents of
+    the carry and of the slices.
     """
     builder = ProgramBuilder(body.name)
     of_consts, of_xs, ct_state, ct_ys = split_by_counts(
@@ -392,9 +407,9 @@ def _backward_step(
 
 
 def _sample_program() -> Program:
-    """The body of the sample scans.
+    """Build the body of the sample scans.
 
-    It has a constant vector, a counter and a vector as carry, and a slice.
+    Its inputs are a constant vector, a carry of a counter and a vector, and a slice.
     """
     builder = ProgramBuilder("step")
     vector = ArrayType((2,), dtypes.float32)
@@ -410,7 +425,7 @@ def _sample_program() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
-    """Scans forwards, backwards, and of no iterations, for the table tests."""
+    """Yield scans forwards, backwards, and of no iterations, for the table tests."""
     w = random_array(dtypes.float32, (2,), 71, -1.0, 1.0)
     state = random_array(dtypes.float32, (2,), 72, -1.0, 1.0)
     xs = random_array(dtypes.float32, (4, 2), 73, -1.0, 1.0)

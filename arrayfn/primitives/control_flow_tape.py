@@ -48,9 +48,9 @@ _TAPE_BYTES = 2**24  # 16 MiB
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
-    """How many copies of a carry of these types a tape holds.
+    """Return how many copies of a carry of these types a tape holds.
 
-    It is 1024, halved until they take at most 16 MiB, but at least 16.
+    The number is 1024, halved until the copies take at most 16 MiB, but at least 16.
     """
     entry_bytes = max(1, sum(t.nbytes for t in carry))
     entries = _MAX_ENTRIES
@@ -65,15 +65,15 @@ def entries_of(carry: Sequence[ArrayType]) -> int:
 def split_while(
     whole: Equation, parts: Parts, condition: Program, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Splits a while_loop into a loop that fills a tape, and a ``while_linear``.
+    """Split a while_loop into a loop that fills a tape, and a ``while_linear``.
 
     Args:
         whole: the equation of the while_loop.
-        parts: its body, split into known and linear part.
-        condition: its condition, of known inputs alone.
+        parts: the loop's body, split into known and linear part.
+        condition: the loop's condition, a Program of the known inputs.
         unknown: for each constant and carry of the body, whether it is unknown.
 
-    Returns the known equations, then the linear ones.
+    Returns the known equations and the linear ones, as two lists.
     """
     first = whole.params["cond_consts"]
     for_cond, operands = whole.inputs[:first], whole.inputs[first:]
@@ -89,6 +89,7 @@ def split_while(
         )
         trips, stride, *results = recording.emit([*for_cond, *consts], state)
     tape, last = results[: sum(is_taped)], results[sum(is_taped) :]
+    # The loop defines the known outputs of ``whole`` in place of its own Vars.
     finals = dict(zip(last, unselected(whole.outputs, varies), strict=True))
     loop = builder.equations[-1]
     loop = replace(loop, outputs=tuple(finals.get(v, v) for v in loop.outputs))
@@ -116,17 +117,21 @@ def split_while(
 
 
 def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
-    """The known step that the backward pass repeats, reduced to what it needs.
+    """Reduce the known step to what the backward pass needs to repeat iterations.
 
     ``body`` is the known step: it takes ``consts`` constants and the carry, and returns
-    the carry and residuals. Returns a Program and, for each carry, whether it is on the
-    tape. The Program takes the constants and the taped carries, and returns these
-    carries and the residuals.
+    the carry and residuals. An array of the carry must be on the tape if a residual, or
+    another taped array, depends on it.
+
+    Returns a Program and, for each array of the carry, whether it is on the tape. The
+    Program takes the constants and the taped arrays, and returns the next values of
+    these arrays and the residuals.
     """
     state = body.inputs[consts:]
     results, residuals = split_by_counts(body.outputs, len(state))
 
     def pruned_body(is_taped: list[bool]) -> tuple[Program, list[bool]]:
+        """Prune the body; also tape the arrays of the carry that it still reads."""
         program, live = pruned(body, [*selected(results, is_taped), *residuals])
         return program, elementwise_or(is_taped, (v in live for v in state))
 
@@ -136,7 +141,19 @@ def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
 
 
 class _Recording:
-    """Emits the known loop, which writes the ``kept`` part of its carry to a tape."""
+    """Emits the known loop, which writes the ``kept`` part of its carry to a tape.
+
+    ``body`` is the known step, ``condition`` the loop's condition. Their constants are
+    given together: first ``for_cond`` of the condition, then ``consts`` of the body.
+    ``kept`` has a flag for each array of the carry.
+
+    Attributes:
+        advance: the body without residuals, which returns the next carry.
+        taped: the number of arrays of the carry that are written to the tape.
+        entries: the number of entries of the tape.
+        half: the number of entries that the loop fills; the backward pass needs the
+            other half.
+    """
 
     def __init__(
         self,
@@ -146,6 +163,7 @@ class _Recording:
         consts: int,
         kept: Sequence[bool],
     ) -> None:
+        """Split off the step that only advances the carry, and size the tape."""
         self.advance, _ = pruned(body, body.outputs[: len(kept)], effects=True)
         self.condition = condition
         self.for_cond = for_cond
@@ -156,12 +174,12 @@ class _Recording:
         self.half = self.entries // 2
 
     def emit(self, fixed: Values, state: Values) -> list[Atom]:
-        """Emits the loop from constants ``fixed`` and the initial carry ``state``.
+        """Emit the loop from constants ``fixed`` and the initial carry ``state``.
 
         Returns its trip count, the tape's stride, the tape and the final carry.
         """
         goes_on = self.going(fixed, state)
-        if not self.taped:
+        if not self.taped:  # the backward pass only needs the trip count
             zero = count_of(0)
             trips, *rest = self.advanced(fixed, [zero, *state, goes_on], None)
             return [trips, count_of(1), *rest[:-1]]
@@ -169,6 +187,7 @@ class _Recording:
             views.zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
             for x in selected(state, self.kept)
         ]
+        # The carry of fill_and_drop, with slot 0, stride 1 and trip count 0.
         carry = [count_of(0), count_of(1), count_of(0), *tape, *state, goes_on]
         _, stride, trips, *rest = repeat(
             lambda _, v: v[-1], self.fill_and_drop, fixed, carry
@@ -176,7 +195,7 @@ class _Recording:
         return [trips, stride, *rest[:-1]]
 
     def going(self, fixed: Values, state: Values) -> Atom:
-        """Whether the loop goes on with the carry ``state``: a bool scalar."""
+        """Emit the loop's condition for the carry ``state``, a bool scalar."""
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
     def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
@@ -184,12 +203,12 @@ class _Recording:
 
         ``carry`` has the next free slot, the stride, the trip count, the tape, the
         loop's carry and whether the loop goes on. The tape counts as full when half of
-        its entries are written. It is thinned by dropping every other entry, and the
-        stride doubles. Returns the next carry.
+        its entries are written. Thinning drops every other entry and doubles the
+        stride. Returns the next carry.
         """
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
-        # Move every other entry to the front, in place.
+        # Move entry 2 k to slot k, in place. A tape that is not full makes 0 moves.
         is_full = discrete.eq(slot, self.half)
         moves = e.select(is_full, count_of(self.half // 2), count_of(0))
         _, *tape = repeat(
@@ -212,10 +231,10 @@ class _Recording:
         return [results[0], stride, *results[1:]]
 
     def entry(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Write the loop's carry to the tape, then run up to a stride of iterations.
+        """Write the loop's carry to the tape, then run at most ``stride`` iterations.
 
         ``fixed`` ends with the stride. ``carry`` has the slot, the trip count, the
-        tape, the loop's carry and whether it goes on; the next one is returned.
+        tape, the loop's carry and whether the loop goes on. Returns the next ``carry``.
         """
         slot, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
@@ -225,20 +244,20 @@ class _Recording:
         return [e.add(slot, 1), e.add(trips, steps), *tape, *state]
 
     def advanced(self, fixed: Values, carry: Values, limit: Atom | None) -> list[Atom]:
-        """Run the loop until it ends, or for at most ``limit`` iterations.
+        """Emit iterations until the loop ends, or ``limit`` of them if it is not None.
 
-        ``carry`` is a count, the loop's carry, and whether it goes on; the final one is
-        returned.
+        ``carry`` has a count of iterations, the loop's carry, and whether the loop goes
+        on. Returns the final ``carry``.
         """
 
         def goes_on(consts: Values, values: Values) -> Atom:
-            """The loop's condition: that of the last iteration, within the limit."""
+            """Whether the last iteration said so, and the limit is not reached."""
             if limit is None:
                 return values[-1]
             return discrete.bitwise_and(discrete.lt(values[0], consts[-1]), values[-1])
 
         def step(consts: Values, values: Values) -> list[Atom]:
-            """The loop's body: counts, advances, and evaluates the condition."""
+            """Count an iteration, advance the carry, and evaluate the condition."""
             fixed = consts if limit is None else consts[:-1]
             after = emitted(self.advance, [*fixed[self.for_cond :], *values[1:-1]])
             return [e.add(values[0], 1), *after, self.going(fixed, after)]

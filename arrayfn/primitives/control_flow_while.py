@@ -65,28 +65,33 @@ def _jvp(
 ) -> WithTangents:
     """The jvp rule: a while_loop that also carries tangents.
 
-    Which carries vary is a fixed point: a carry varies if the body makes it vary. The
-    first ``cond_consts`` operands are read by the condition alone, the next
-    ``body_consts`` by the body alone, the others are the carry.
+    For a body ``c -> c'``, the new body maps ``(c, dc)`` to ``(c', dc')``. The
+    condition ignores tangents. An array of the carry has a tangent if its initial value
+    has one, or if the body makes it vary, so the set of these arrays is a fixed point.
+    The first ``cond_consts`` operands are constants of the condition, the next
+    ``body_consts`` constants of the body, the others the carry.
     """
     has_tangent = [t is not None for t in tangents]
     _, of_consts, varies = split_by_counts(has_tangent, cond_consts, body_consts)
     body, varies = fixed_point(lambda v: jvp(body_program, [*of_consts, *v], v), varies)
     for_cond, for_body, state = split_by_counts(primals, cond_consts, body_consts)
-    _, body_moved, state_moved = split_by_counts(tangents, cond_consts, body_consts)
+    _, body_tangents, state_tangents = split_by_counts(
+        tangents, cond_consts, body_consts
+    )
     types = [x.type for x in selected(state, varies)]
-    initial_tangents = views.dense(selected(state_moved, varies), types)
+    initial_tangents = views.dense(selected(state_tangents, varies), types)
+    # The jvp has all primals first; a loop's body needs all constants first.
     inner = split_by_counts(body.inputs, body_consts, len(state), sum(of_consts))
-    extra = [Var(x.type) for x in initial_tangents]
+    unused = [Var(x.type) for x in initial_tangents]
     outputs = as_list(
         while_loop(
             *for_cond,
             *for_body,
-            *not_none(body_moved),
+            *not_none(body_tangents),
             *state,
             *initial_tangents,
             cond_program=arranged(
-                cond_program, [*cond_program.inputs, *extra], cond_program.outputs
+                cond_program, [*cond_program.inputs, *unused], cond_program.outputs
             ),
             body_program=arranged(
                 body, [*inner[0], *inner[2], *inner[1], *inner[3]], body.outputs
@@ -114,10 +119,12 @@ def _batch(
 ) -> Batched:
     """Batching rule: a loop that runs until no member goes on.
 
-    Which carries are mapped is a fixed point: a carry is mapped if the body makes it
-    so, and if it changes while members stop at different times. The first
-    ``cond_consts`` operands are read by the condition alone, the next ``body_consts``
-    by the body alone, the others are the carry.
+    An array of the carry is mapped if its initial value is, or if the body returns a
+    mapped array for it. If the condition is mapped, members stop at different times,
+    and each array that the body changes is mapped too. As these depend on each other,
+    the set of mapped arrays is a fixed point. The first ``cond_consts`` operands are
+    constants of the condition, the next ``body_consts`` constants of the body, the
+    others the carry.
     """
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = split_by_counts(mapped, cond_consts, body_consts)
@@ -138,10 +145,11 @@ def _batch(
         varies = results
     if is_condition_mapped:
         condition, _ = batch(cond_program, axis_size, [*of_cond, *varies], [True])
+        # The checks of stopped members do not count.
         if has_check(body_program):
             flags = [True, *of_body, *varies]
             body, _ = batch(only_if(body_program), axis_size, flags, varies)
-    # Constants have negative numbers k, carries those from 0 on.
+    # Numbers k of constants are negative, and carry k has number k.
     operands = [
         x if dim is None and not (k >= 0 and varies[k]) else repeated(axis_size, x, dim)
         for k, (x, dim) in enumerate(
@@ -172,7 +180,7 @@ def _until_all_stop(
     state: Sequence[Atom],
     mapped: Sequence[bool],
 ) -> list[Atom]:
-    """Emits a loop that runs while any member does; the others keep their values.
+    """Emit a loop that runs while any member goes on; the rest keep their values.
 
     Args:
         condition: the batched condition. It returns a bool for each member.
@@ -181,7 +189,8 @@ def _until_all_stop(
         for_cond: the constants of the condition.
         for_body: the constants of the body.
         state: the initial carry.
-        mapped: whether each carry has the mapped axis in front. Others do not change.
+        mapped: whether each array of the carry has the mapped axis in front. Arrays
+            without it do not change in the loop.
 
     Returns the final carry.
     """
@@ -189,10 +198,14 @@ def _until_all_stop(
     conds, bodies = len(for_cond), len(for_body)
 
     def any_goes_on(*values: Atom) -> list[Atom]:
+        """The loop's condition: whether a flag, the last array of the carry, is set."""
         return [reductions.reduce_or(values[-1], axes=(0,))]
 
     def step(*values: Atom) -> list[Atom]:
-        """The new values for members that go on, the old values for the others."""
+        """The loop's body: new values for members that go on, old ones for the rest.
+
+        The last array of the carry has a flag for each member: whether it goes on.
+        """
         fixed, inner, (*before, goes_on) = split_by_counts(values, conds, bodies)
         # The body's results for stopped members must not contribute derivatives.
         guarded = [
@@ -204,12 +217,12 @@ def _until_all_stop(
         takes_flags = len(body.inputs) > len(inner) + len(guarded)
         flags = [goes_on] if takes_flags else []
         after = emitted(body, [*flags, *inner, *guarded])
-        kept = [
+        next_values = [
             e.select(_along(goes_on, x.type), x, old) if varies else old
             for x, old, varies in zip(after, before, mapped, strict=True)
         ]
-        goes_on_now = emitted(condition, [*fixed, *kept])[0]
-        return [*kept, discrete.bitwise_and(goes_on, goes_on_now)]
+        holds = emitted(condition, [*fixed, *next_values])[0]
+        return [*next_values, discrete.bitwise_and(goes_on, holds)]
 
     carry = [*state, going]
     types = [x.type for x in carry]
@@ -228,7 +241,7 @@ def _until_all_stop(
 
 
 def _along(flags: Atom, type: ArrayType) -> Atom:
-    """``flags``, one for each slice along axis 0, broadcast to an array of ``type``."""
+    """Broadcast ``flags``, one for each slice along axis 0, to the shape of a type."""
     if type.ndim == 1:
         return flags
     return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
@@ -240,13 +253,19 @@ def _along(flags: Atom, type: ArrayType) -> Atom:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a while_loop: see ``split_while``."""
+    """Split a while_loop into known equations and a ``while_linear`` equation.
+
+    ``unknown`` has a flag for each operand of ``whole``. Which carries are unknown is a
+    fixed point. Raises DifferentiationError if the condition depends on an unknown
+    value. See ``split_while``.
+    """
     params = whole.params
     first = params["cond_consts"]
     body: Program = params["body_program"]
     of_cond, of_consts, varies = split_by_counts(unknown, first, params["body_consts"])
 
     def split_body(varies: list[bool]) -> tuple[Parts, list[bool]]:
+        """Split the body; also return which results are unknown."""
         parts = split(body, [*of_consts, *varies], varies)
         return parts, parts.unknown
 
@@ -267,13 +286,15 @@ def _split(
 
 
 def _samples() -> Iterable[Sample]:
-    """Loops of three iterations and of none, for the table tests."""
+    """Yield loops of three iterations and of none, for the table tests."""
     vector, count = ArrayType((2,), dtypes.float32), ArrayType((), dtypes.int32)
 
     def condition(limit: Atom, k: Atom, x: Atom) -> list[Atom]:
+        """Whether the counter ``k`` is below ``limit``."""
         return [discrete.lt(k, limit)]
 
     def step(w: Atom, k: Atom, x: Atom) -> list[Atom]:
+        """Return the next carry: ``k + 1`` and ``sin(w * x)``."""
         return [e.add(k, 1), special.sin(e.mul(w, x))]
 
     for limit in (3, 0):

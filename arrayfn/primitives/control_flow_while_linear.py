@@ -71,9 +71,9 @@ def _types(
 ) -> tuple[ArrayType, ...]:
     """Type rule: the types of the linear carry.
 
-    The operands are those of the module's docstring; ``tape``, ``consts`` and
-    ``linear_consts`` are the numbers of arrays of the tape, of constants of the known
-    step, and of constants of the linear one.
+    ``operands`` are the tape, the constants of the known step, the constants of the
+    linear step, and the linear carry. The params ``tape``, ``consts`` and
+    ``linear_consts`` are the numbers of the first three.
     """
     count = (ArrayType((), dtypes.int64),) * 2
     check_types("while_linear: trips and stride", (trips, stride), count)
@@ -98,16 +98,21 @@ def _expand(
     consts: int,
     linear_consts: int,
 ) -> list[Atom]:
-    """Emit one loop over the known and the linear step, from the first tape entry.
+    """Emit the forward loop, which runs the known and the linear step ``trips`` times.
 
-    Returns the final linear carry. Operands and params are those of the type rule.
+    The first tape entry is the initial carry. Returns the final linear carry. Operands
+    and params are those of the type rule.
     """
     trips, _, *rest = operands
     tapes, fixed, tail = split_by_counts(rest, tape, consts + linear_consts)
     begin = [read(t, count_of(0)) for t in tapes]
 
     def step(values: Values, carry: Values) -> list[Atom]:
-        """One iteration: the known part, then the linear part of its residuals."""
+        """Emit one iteration: the known step, then the linear step on its residuals.
+
+        ``values`` are ``trips``, the known constants and the linear constants.
+        ``carry`` has the iteration's number, the known carry and the linear carry.
+        """
         known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
         count, *state = carry
         next_known, residuals = split_by_counts(
@@ -126,21 +131,21 @@ def _expand(
 
 
 def _expansion(types: Sequence[ArrayType], params: Any) -> Program:
-    """The Program that a while_linear expands to, for operands of ``types``.
+    """Build the Program that a while_linear expands to, for operands of ``types``.
 
-    ``params`` are those of the equation.
+    ``params`` are the params of the equation.
     """
     return built("while_linear", lambda *v: _expand(*v, **params), types)
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Any, ...]:
-    """Interprets the expansion on arrays."""
+    """Interpret the expansion of while_linear on arrays."""
     types = [ArrayType(np.shape(x), np.asarray(x).dtype) for x in operands]
     return tuple(evaluate(_expansion(types, params), operands))
 
 
 def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTangents:
-    """The jvp rule: that of the expansion."""
+    """The jvp rule: emit the jvp of the expansion, a while_loop."""
     program = _expansion([x.type for x in primals], params)
     count = len(program.outputs)
     wrt = [t is not None for t in tangents]
@@ -153,7 +158,7 @@ def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTa
 def _batch(
     batch: Batch, axis_size: int, inputs: Values, dims: Dims, **params: Any
 ) -> Batched:
-    """The batching rule: that of the loop that ``_expand`` emits."""
+    """The batching rule: emit the mapped expansion, a while_loop."""
     operands = mapped_axes_first(inputs, dims)
     types = [
         x.type if dim is None else x.type.with_shape(x.type.shape[1:])
@@ -183,12 +188,12 @@ def _transpose(
     consts: int,
     linear_consts: int,
 ) -> Tangents:
-    """Transpose rule: runs the iterations backwards.
+    """Transpose rule: run the transposed linear step, from the last iteration back.
 
-    Cotangents of the ``linear_consts`` linear constants are summed, those of the carry
-    passed on. Which of them can be nonzero is a fixed point, which is found first.
-    ``tape`` is the number of arrays of the tape, ``consts`` that of the known
-    constants.
+    Each iteration passes the cotangents of the carry on, and adds to the cotangents of
+    the linear constants. A cotangent may become nonzero in some iteration, so the set
+    of nonzero ones is a fixed point, which is found first. ``tape``, ``consts`` and
+    ``linear_consts`` are as in the type rule.
     """
     known_operands = not_linear(inputs[: 2 + tape + consts])
     trips, stride, *rest = known_operands
@@ -216,10 +221,12 @@ def _transpose(
 
 
 class _Backwards:
-    """Emits the iterations from the last to the first, each from its initial carry.
+    """Emits the backward loop, over the iterations from the last to the first.
 
-    The tape is a stack: entry k has the carry before iteration ``iterations[k]``, and
-    its first ``top`` entries are in use.
+    A backward iteration needs the carry before the forward iteration. The tape is a
+    stack of such carries: entry k has the carry before iteration ``iterations[k]``, and
+    its first ``top`` entries are in use. If the last entry is of an earlier iteration,
+    iterations run again from there, and write further entries.
 
     Args:
         known: the known step. It takes constants and the carry; it returns carry and
@@ -250,12 +257,12 @@ class _Backwards:
     def emit(
         self, trips: Atom, stride: Atom, known: Values, cotangents: Values
     ) -> list[Atom]:
-        """Emits the backward loop; returns the sums and cotangents before iteration 0.
+        """Emit the backward loop; return the sums, and the initial carry's cotangents.
 
         ``trips`` is the number of iterations and ``stride`` the number of iterations
         between entries, both int64 scalars. ``known`` are the tapes and the known
-        step's constants. ``cotangents`` are the sums so far, and those of the final
-        carry.
+        step's constants. ``cotangents`` are the initial sums, and the cotangents of the
+        final carry.
         """
         tapes, fixed = split_by_counts(known, self.taped_count)
         if not tapes:
@@ -271,9 +278,10 @@ class _Backwards:
             return results[1:]
         entries = tapes[0].type.shape[0]
         numbers = views.iota(shape=(entries,), axis=0, dtype=dtypes.int64)
-        # The number of entries before the end of the loop.
+        # The number of entries that the forward loop wrote: ceil(trips / stride).
         top = e.floor_divide(e.sub(e.add(trips, stride), 1), stride)
-        carry = [trips, top, e.mul(numbers, stride), *tapes, *cotangents]
+        iterations = e.mul(numbers, stride)
+        carry = [trips, top, iterations, *tapes, *cotangents]
         results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
         return results[3 + self.taped_count :]
 
@@ -285,6 +293,7 @@ class _Backwards:
         """
         iterations_left, top, iterations, *rest = carry
         tapes, cotangents = split_by_counts(rest, self.taped_count)
+        # Run again while iterations[top - 1] < iterations_left - 1.
         top, iterations, *tapes = repeat(
             lambda consts, v: discrete.lt(
                 read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
@@ -299,12 +308,15 @@ class _Backwards:
         return [iterations_left, top, iterations, *tapes, *new_cotangents]
 
     def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Repeat iterations from the last entry on, to add entries near the next one.
+        """Run iterations again from the last entry on, and write one further entry.
+
+        The target is the carry before iteration ``iterations_left - 1``. Its distance
+        from the last entry is cut into ``free_entries // 2 + 1`` pieces, and the
+        further entry is at the end of the first piece. Half of the free entries remain
+        for later calls, which come closer to the target.
 
         ``fixed`` are the known step's constants and the number of iterations left;
-        ``carry`` has ``top``, ``iterations`` and the tapes. The free entries are spread
-        over the distance, and half of them are reserved for the part after it, so that
-        there are always entries near its end.
+        ``carry`` has ``top``, ``iterations`` and the tapes. Returns the next ``carry``.
         """
         *consts, iterations_left = fixed
         top, iterations, *tapes = carry
@@ -313,6 +325,7 @@ class _Backwards:
         distance = e.sub(e.sub(iterations_left, 1), iteration)
         free_entries = e.sub(count_of(tapes[0].type.shape[0]), top)
         pieces = e.add(e.floor_divide(free_entries, 2), 1)
+        # The length of a piece: ceil(distance / pieces).
         steps = e.floor_divide(e.sub(e.add(distance, pieces), 1), pieces)
         state = repeat(
             lambda consts, v: discrete.lt(v[0], consts[-1]),
@@ -332,10 +345,11 @@ class _Backwards:
     def pulled_back(
         self, fixed: Values, state: Values, cotangents: Values
     ) -> list[Atom]:
-        """The sums and ``cotangents`` one iteration earlier.
+        """Pull ``cotangents`` back through one iteration, and add to the sums.
 
         ``fixed`` are the known step's constants, ``state`` the carry before the
-        iteration.
+        iteration. ``cotangents`` are the sums, then the cotangents of the carry after
+        the iteration. Returns the new sums, then the cotangents of ``state``.
         """
         residuals = emitted(self.known, [*fixed, *state])[self.taped_count :]
         sums, carried = split_by_counts(cotangents, self.sums)
@@ -348,13 +362,15 @@ class _Backwards:
 
 
 def _samples() -> Iterable[Sample]:
-    """Two iterations of x -> sin(w * x) and its tangent, for the table tests."""
+    """Yield two iterations of x -> sin(w * x) and its tangent, for the table tests."""
     vector = ArrayType((2,), dtypes.float32)
 
     def known(w: Atom, x: Atom) -> list[Atom]:
+        """Return the next carry sin(w x), and its derivative as residual."""
         return [special.sin(e.mul(w, x)), e.mul(w, special.cos(e.mul(w, x)))]
 
     def linear(slope: Atom, dx: Atom) -> list[Atom]:
+        """Return the next tangent: the residual times the tangent."""
         return [e.mul(slope, dx)]
 
     w = random_array(dtypes.float32, (2,), 78, 0.5, 1.5)

@@ -26,7 +26,11 @@ from arrayfn.primitives.rules import batched_along, jvp_alone, transposed_first
 
 
 def literal(value: PythonScalar, dtype: DType) -> Literal:
-    """The Literal of ``value`` as ``dtype``."""
+    """Return the Literal of ``value`` as ``dtype``.
+
+    Converts the number to the Python type of the dtype's kind: complex, bool, int or
+    float.
+    """
     if dtype in dtypes.COMPLEX:
         return Literal(complex(value), dtype)
     assert not isinstance(value, complex)
@@ -37,9 +41,10 @@ def literal(value: PythonScalar, dtype: DType) -> Literal:
 
 
 def convert(x: Atom, dtype: DType) -> Atom:
-    """Convert ``x`` to ``dtype``, not weak.
+    """Convert ``x`` to ``dtype``, without weak type.
 
-    A Literal is converted at once, and ``x`` itself is returned if it has that type.
+    Returns ``x`` itself if it has that type. Converts a Literal at once, without an
+    equation, except from complex to real, for which the type rule raises an error.
     """
     if x.type.dtype == dtype and not x.type.weak:
         return x
@@ -50,7 +55,7 @@ def convert(x: Atom, dtype: DType) -> Atom:
 
 
 def as_dtype(x: Atom, dtype: DType) -> Atom:
-    """``x`` as ``dtype``; ``x`` itself if it has that dtype, even if it is weak."""
+    """Convert ``x`` to ``dtype``, unless it is of that dtype, even with a weak type."""
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 
@@ -59,10 +64,9 @@ def _types(
 ) -> ArrayType:
     """Type rule: the operand's shape with ``dtype``.
 
-    Raises DTypeError from complex to real numbers.
-
-    ``excess`` marks a float32 copy of a 16-bit float that only keeps more precision
-    between two steps. It does not change the type.
+    Raises DTypeError from complex to real numbers. ``weak`` gives the result a weak
+    type. ``excess`` allows the compiler to skip the rounding to 16 bits before this
+    conversion to float32; it does not change the type.
     """
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(
@@ -75,11 +79,12 @@ def _types(
 def _reference(
     x: Array, *, dtype: DType, weak: bool = False, excess: bool = False
 ) -> Array:
-    """``x`` as ``dtype``. Floats that become integers are truncated and clamped."""
+    """Convert ``x`` to ``dtype``; truncate and clamp floats that become integers."""
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype in dtypes.INT4 or x.dtype in dtypes.FLOAT8:
-            # All of their numbers are exact here. NumPy has no other conversions.
+            # NumPy converts these dtypes only to int8 and float32, which hold all of
+            # their numbers.
             x = x.astype(dtypes.int8 if x.dtype in dtypes.INT4 else dtypes.float32)
         if x.dtype in dtypes.FLOATS and (
             dtype in dtypes.INTEGERS or dtype in dtypes.INT4
@@ -91,10 +96,11 @@ def _reference(
 
 
 def _to_integer(x: Array, dtype: DType) -> Array:
-    """Truncate floats to integers, clamped to the range of ``dtype``; NaN is 0."""
-    # Outside the integer's range, NumPy's result depends on the machine.
+    """Truncate float64 ``x`` to integers, clamp to the range of ``dtype``; NaN is 0."""
+    # Outside the integer's range, the result of ``astype`` depends on the machine, so
+    # these elements are zeroed before and set afterwards.
     limits = dtypes.limits(dtype)
-    # The largest integer need not be a float, but the next power of two is.
+    # limits.max (as 2**63 - 1) need not be exact as a float, but limits.max + 1 is.
     is_above, is_below = x >= float(int(limits.max) + 1), x <= float(limits.min)
     inside = np.where(is_above | is_below | np.isnan(x), 0.0, x)
     inside = inside.astype(dtypes.int8 if dtype in dtypes.INT4 else dtype)
@@ -106,21 +112,24 @@ def _to_integer(x: Array, dtype: DType) -> Array:
 def _jvp(
     x: Atom, y: Atom, t: Atom, *, dtype: DType, weak: bool = False, **params: Any
 ) -> list[Atom | None]:
-    """The jvp rule: the tangent converted; None for integer and bool results."""
+    """The jvp rule: ``d convert(x) = convert(dx)``; None for integers and bools."""
     if dtype not in dtypes.DIFFERENTIABLE:
         return [None]
     return [convert_element_type(t, dtype=dtype, **params)]
 
 
 def _transpose(ct: Atom, type: ArrayType, *, dtype: DType, **params: Any) -> Atom:
-    """Transpose rule: converts the cotangent back; of a complex one, the real part."""
+    """Transpose rule: ``ct_x = convert(ct)``.
+
+    If ``x`` is real and the result complex, the real part of ``ct`` is converted.
+    """
     if dtype in dtypes.COMPLEX and type.dtype not in dtypes.COMPLEX:
         ct = emitters.real(ct)
     return convert(ct, type.dtype)
 
 
 def _samples() -> Iterable[Sample]:
-    """Conversions between all pairs of dtypes, for the table tests."""
+    """Yield conversions between all pairs of dtypes, for the table tests."""
     for source in dtypes.SHORT_NAMES:
         for target in dtypes.SHORT_NAMES:
             if source in dtypes.COMPLEX and target not in dtypes.COMPLEX:
@@ -166,7 +175,7 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
 
 
 def _bitcast_samples() -> Iterable[Sample]:
-    """Floats to integers and back, for the table tests."""
+    """Yield casts of floats to integers and back, for the table tests."""
     for source, target in (
         (dtypes.float32, dtypes.int32),
         (dtypes.float32, dtypes.uint32),

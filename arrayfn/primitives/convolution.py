@@ -67,7 +67,7 @@ from arrayfn.primitives.windowed import (
 def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
     """Raise ShapeError unless ``roles`` name each axis of an array exactly once.
 
-    ``type`` is the array's, and ``name`` its name in the message.
+    ``type`` is the array's type, and ``name`` the array's name in the message.
     """
     axes = sorted(axis for role in roles for axis in role)
     if axes != list(range(type.ndim)):
@@ -78,9 +78,11 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
 
 
 def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
-    """Type rule: paired axes agree, and spatial extents are the numbers of windows.
+    """Type rule: groups and batch of ``x``, free axes of ``w``, numbers of windows.
 
-    ``x`` is the operand, ``w`` the kernel; ``params`` are the fields of a ``Form``.
+    These are the extents of the output, at the axes that its roles say. Raises
+    ShapeError unless group and contracted axes of ``x``, the operand, and ``w``, the
+    kernel, have equal extents. ``params`` are the fields of a ``Form``.
     """
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out
@@ -126,7 +128,7 @@ def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
 
 
 def _reference(x: Array, w: Array, **params: Any) -> Array:
-    """The convolution by ``np.einsum``, over all windows of the operand ``x``.
+    """Compute the convolution by ``np.einsum``, over all windows of the operand ``x``.
 
     ``params`` are the fields of a ``Form``.
     """
@@ -135,6 +137,8 @@ def _reference(x: Array, w: Array, **params: Any) -> Array:
     compute_dtype = dtypes.compute_dtype(x.dtype)
     geometry = form.windows(ArrayType(w.shape, w.dtype))
     windows = geometry.of(x.astype(compute_dtype))
+    # einsum labels. ``windows`` has the axes of x, then one inside windows for each
+    # spatial axis. Axes of w that are paired get the label of their partner.
     left = list(range(windows.ndim))
     right = [windows.ndim + axis for axis in range(w.ndim)]
     for role in (GROUP, INNER):
@@ -155,24 +159,30 @@ def _reference(x: Array, w: Array, **params: Any) -> Array:
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-    """Transpose rule: the cotangent of the operand or kernel, whichever is linear."""
+    """Transpose rule: the cotangent of the operand or kernel, whichever is linear.
+
+    For ``y[i] = sum_k x[i + k] * w[k]``: ``ct_x[j] = sum_k ct[j - k] * w[k]`` and
+    ``ct_w[k] = sum_i x[i + k] * ct[i]``.
+    """
     (ct,), (x, w) = cotangents, inputs
     assert ct is not None
     form = Form(**params)
     if isinstance(x, Linear):
         return [to_operand(ct, x.type, value_of(w, "conv_general"), form), None]
-    # x is a value here: the branch above has all others.
     assert isinstance(w, Linear)
     return [None, to_kernel(ct, x, w.type, form)]
 
 
 def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The operand's cotangent: a convolution of the dilated cotangent.
+    """Return the operand's cotangent: a convolution of ``ct`` by the reversed kernel.
+
+    ``ct`` is padded with zeros at its borders, and between its elements if the
+    convolution has strides.
 
     Args:
         ct: the output's cotangent.
         x: the operand's type.
-        w: the kernel, which is reversed.
+        w: the kernel.
         form: the params of the convolution that is transposed.
     """
     lhs, rhs, out = form.lhs, form.rhs, form.out
@@ -184,8 +194,9 @@ def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
         return _to_operand_by_windows(ct, x, w, form)
     counts = extents_of(ct.type, out[SPATIAL])
     sizes = extents_of(w.type, rhs[SPATIAL])
+    # The windows of the convolution, along the axes of the cotangent.
     around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
-    # Extents of the operand, at the cotangent's axes.
+    # The operand's spatial extents, by axis of the cotangent; other axes need none.
     extents = dict(zip(out[SPATIAL], extents_of(x, lhs[SPATIAL]), strict=True))
     shape = tuple(extents.get(axis, 0) for axis in range(ct.type.ndim))
     config = spread_config(ct.type.ndim, around, shape, counts)
@@ -205,9 +216,11 @@ def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The operand's cotangent: the cotangents of its windows, added up.
+    """Return the operand's cotangent as the sum of the cotangents of its windows.
 
-    The arguments are those of ``to_operand``.
+    A matrix product gives the cotangent of each element of each window, and
+    ``overlap_add`` sums the elements of overlapping windows. The arguments are those of
+    ``to_operand``.
     """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     windows = contraction.dot_general(
@@ -216,7 +229,9 @@ def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
         contract=(out[INNER], rhs[OUTER]),
         batch=(out[GROUP], rhs[GROUP]),
     )
-    # Its axes, in the operand's terms: groups, the cotangent's others, the kernel's.
+    # The axes of ``windows`` are: groups, the cotangent's other axes and the kernel's
+    # other axes, the latter two in ascending order. ``order`` names these axes as the
+    # operand's; axes from x.ndim on are those inside windows.
     axis_of = dict(zip(out[OUTER], lhs[OUTER], strict=True))
     axis_of |= zip(out[SPATIAL], lhs[SPATIAL], strict=True)
     tap_axis_of = dict(zip(rhs[INNER], lhs[INNER], strict=True))
@@ -231,10 +246,13 @@ def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
-    """The kernel's cotangent: a convolution with strides and dilations exchanged.
+    """Return the kernel's cotangent: a convolution of the operand by ``ct``.
+
+    Strides and dilations are exchanged: ``ct`` slides over the operand by the
+    dilations, and its elements lie apart by the strides.
 
     Args:
-        ct: the output's cotangent, which slides over the operand.
+        ct: the output's cotangent.
         x: the operand.
         w: the kernel's type.
         form: the params of the convolution that is transposed.
@@ -252,6 +270,7 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
         dilations,
         strict=True,
     )
+    # Cut off elements at the end of the operand that no window reaches.
     for axis, count, size, stride, dilation in parts:
         limit[axis] = (count - 1) * stride + (size - 1) * dilation + 1
     if tuple(limit) != x.type.shape:
@@ -268,7 +287,11 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
 
 
 def with_mapped(roles: Roles, role: int) -> Roles:
-    """Extend ``roles`` for an array with a mapped axis 0, of the role ``role``."""
+    """Return ``roles`` for the array with a mapped axis 0, which gets role ``role``.
+
+    >>> with_mapped(((), (0,), (1,), (2,)), GROUP)
+    ((0,), (1,), (2,), (3,))
+    """
     with_axis = [shifted(axes) for axes in roles]
     with_axis[role] = (0, *with_axis[role])
     return with_axis[0], with_axis[1], with_axis[2], with_axis[3]
@@ -284,7 +307,11 @@ def _batch(
     out: Roles,
     **params: Any,
 ) -> Batched:
-    """Batching rule: the mapped axis joins a role, or is a group if both have it."""
+    """Batching rule: the mapped axis becomes a group axis if both operands have it.
+
+    If only ``x`` has the mapped axis, it becomes a batch axis; if only ``w`` has it, a
+    free axis.
+    """
     x, w = mapped_axes_first(inputs, dims)
     both_mapped = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
@@ -303,7 +330,7 @@ def _batch(
 def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
     """Emit the convolution of ``x`` by kernel ``w`` as other primitives.
 
-    It is a sum of slices if only a short window is contracted, else windows and a
+    If only a short window is contracted, emits a sum of slices, else windows and a
     matrix product.
     """
     type, form = _types(x.type, w.type, **params), Form(**params)
@@ -339,7 +366,7 @@ _PLAIN: Final[Sides] = (_ROWS, _ROWS, _ROWS)
 
 
 def _samples() -> Iterable[Sample]:
-    """Several layouts, groups, strides and dtypes, for the table tests."""
+    """Yield samples of several layouts, groups, strides and dtypes, for table tests."""
 
     def sample(
         shapes: tuple[Shape, Shape],
@@ -349,7 +376,10 @@ def _samples() -> Iterable[Sample]:
         seed: int,
         dtype: dtypes.DType = dtypes.float32,
     ) -> Sample:
-        """A sample of random arrays with these shapes and params, without padding."""
+        """Make a sample of random arrays with these shapes and params.
+
+        ``sides`` are the roles of operand, kernel and output.
+        """
         x, w = (
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)
             for k, shape in enumerate(shapes)

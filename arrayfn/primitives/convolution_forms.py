@@ -50,13 +50,14 @@ def convolution_factors(
     gives: str = "output",
     **params: Any,
 ) -> Factors:
-    """The sharding rule: groups, the batch, and channels can be cut.
+    """The sharding rule: a mesh axis can cut groups, batch, and channels.
 
     Spatial axes stay whole. Factors that the result does not have are summed.
 
     ``lhs``, ``rhs`` and ``out`` are the roles of the axes of the convolution's operand,
-    kernel and output. ``gives`` says which of these arrays is the result; ``first`` and
-    ``second`` are the two others, in the order of ``ARRAYS``.
+    kernel and output. ``gives`` says which of these arrays is the result, so that the
+    rule also serves the cotangents. ``first`` and ``second`` are the types of the two
+    other arrays, in the order of ``ARRAYS``.
     """
     roles = {"operand": lhs, "kernel": rhs, "output": out}
     # The arrays and roles whose axes are the same factors.
@@ -69,6 +70,7 @@ def convolution_factors(
     dims: dict[str, list[int | None]] = {
         name: [None] * sum(map(len, axes)) for name, axes in roles.items()
     }
+    # Number the factors. ``dims`` gets the factor of each axis of each array.
     count = 0
     for roles_of_factor in shared:
         for name, role in roles_of_factor:
@@ -82,7 +84,7 @@ def convolution_factors(
 
 
 def extents_of(type: ArrayType, axes: Axes) -> Shape:
-    """The extents of ``type`` along ``axes``, in their order."""
+    """Return the extents of ``type`` along ``axes``, in the order of ``axes``."""
     return tuple(type.shape[axis] for axis in axes)
 
 
@@ -97,11 +99,14 @@ class Form:
     dilations: Axes
 
     def params(self) -> dict[str, Any]:
-        """The params of an equation."""
+        """Return the fields as params of a conv_general equation."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def windows(self, kernel: ArrayType) -> SlidingWindows:
-        """The windows of the operand, for a kernel of this type, by ascending axis."""
+        """Return the windows of the operand for a kernel of this type.
+
+        Their axes are the operand's spatial axes, in ascending order.
+        """
         sizes = extents_of(kernel, self.rhs[SPATIAL])
         parts = sorted(
             zip(self.lhs[SPATIAL], sizes, self.strides, self.dilations, strict=True)
@@ -112,7 +117,8 @@ class Form:
 def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     """Emit a convolution that contracts only the window, as a sum of slices.
 
-    It fuses into one kernel that reads the operand directly.
+    Each term is a slice of the operand times one element of the kernel's window, a
+    "tap". The terms fuse into one kernel that reads the operand directly.
 
     Args:
         x: the operand.
@@ -121,6 +127,7 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         form: roles of the axes, strides and dilations.
     """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
+    # The output's axis of each axis of x and of w.
     x_axes = [0] * x.type.ndim
     for role in (GROUP, OUTER, SPATIAL):
         for axis, position in zip(lhs[role], out[role], strict=True):
@@ -130,7 +137,8 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         for axis, position in zip(rhs[role], out[target], strict=True):
             w_axes[axis] = position
     ones = (1,) * len(geometry.axes)
-    # The kernel's taps in the order of the operand's.
+    # ``tap`` below is an index along the operand's spatial axes. The kernel's spatial
+    # axes may have another order: ``position`` is the place of each in ``index``.
     kernel_axis = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
     pairs = sorted(
         (kernel_axis[axis], size)
@@ -160,9 +168,10 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
 
 
 def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
-    """The slice of the kernel ``w`` at one index of its window.
+    """Return the slice of the kernel ``w`` at one index of its window.
 
-    ``taps`` names the kernel's spatial axes, ``index`` the index along each.
+    ``taps.axes`` are the kernel's spatial axes, and ``index`` has the index along each.
+    These axes have extent 1 in the result.
     """
     start = dict(zip(taps.axes, index, strict=True))
     begin = [start.get(axis, 0) for axis in range(w.type.ndim)]
@@ -191,13 +200,15 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     """Emit a convolution as windows side by side (im2col) and a matrix product.
 
     The axes of the windows are ordered so that the product needs no other copy:
-    contracted axes as in the kernel, free axes as in the output. Axes from the
-    operand's number of axes on are those inside windows.
+    contracted axes as in the kernel, free axes as in the output. Axis ``ndim + k`` of
+    the windows (``ndim``: the operand's number of axes) is the axis inside windows
+    along the k-th spatial axis. ``type`` is the output's type.
     """
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     ndim = x.type.ndim
     spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
-    # By axis of the windows: the output's axis, or the kernel's if it is contracted.
+    # For each axis of the windows, the output's axis, or, in ``contracted``, the
+    # kernel's axis.
     output_axis: dict[int, int] = {}
     for role in (GROUP, OUTER, SPATIAL):
         output_axis.update(zip(lhs[role], out[role], strict=True))
@@ -208,8 +219,9 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         (a for a in (*lhs[OUTER], *lhs[SPATIAL])), key=output_axis.__getitem__
     )
     contracted_axes = sorted(contracted, key=contracted.__getitem__)
-    # The kernel's axes come first if they precede all free axes of the output. Free
-    # axes before them are another batch, over which the kernel is repeated.
+    # The kernel is the left operand if its free axes precede some free axes of the
+    # windows in the output. Free axes of the windows before the kernel's become batch
+    # axes of the product, over which the kernel is repeated.
     kernel_axes = sorted(out[INNER])
     leading_free = [a for a in free if kernel_axes and output_axis[a] < kernel_axes[0]]
     swapped = bool(kernel_axes) and len(leading_free) < len(free)
@@ -220,7 +232,7 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         (*groups, *batched, *other_free, *contracted_axes),
         (*groups, *batched, *contracted_axes, *other_free),
     ]
-    # BLAS reads both as matrices; the copy is fast if it is contiguous.
+    # BLAS multiplies windows in both orders. Choose the one that is faster to copy.
     axes = geometry.axes
     order = max(orders, key=lambda order: _innermost(order, extents, ndim, axes))
     windows = _windows(x, geometry, order)
@@ -255,7 +267,7 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
 
 
 def _in_output_order(value: Atom, output_axes: Sequence[int]) -> Atom:
-    """``value`` transposed: its axis k becomes axis ``output_axes[k]``."""
+    """Transpose ``value`` so that its axis k becomes axis ``output_axes[k]``."""
     permutation = tuple(output_axes.index(k) for k in range(len(output_axes)))
     if permutation == tuple(range(len(output_axes))):
         return value
@@ -265,10 +277,10 @@ def _in_output_order(value: Atom, output_axes: Sequence[int]) -> Atom:
 def _innermost(
     order: Sequence[int], extents: Shape, ndim: int, axes: Axes
 ) -> tuple[bool, int]:
-    """How contiguous a copy of windows into ``order`` is: a key for ``max``.
+    """Return how contiguous a copy of windows into ``order`` is, as a key for ``max``.
 
-    A copy is best along the operand's last axis, or the axis of windows along that;
-    then a longer last axis is better.
+    The key is (whether the copy's last axis lies along the operand's last axis, the
+    extent of the copy's last axis). Axes of extent 1 are skipped.
 
     Args:
         order: the axes of the copy; those from ``ndim`` on are axes inside windows.
@@ -282,9 +294,10 @@ def _innermost(
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
-    """The windows of ``x``, with axes in ``order``.
+    """Emit the windows of ``x``, with axes in ``order``.
 
-    It is a view if there is one window, or if windows have one element each.
+    The result is a view, without a copy, if there is only one window, or if windows
+    have only one element.
     """
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))
@@ -300,7 +313,11 @@ def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
 
 
 def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
-    """The only window of ``x``; its axes come last, spatial axes get extent 1."""
+    """Emit the only window of ``x``, as a view.
+
+    The axes are those of ``x``, where spatial axes have extent 1, then the axes inside
+    the window.
+    """
     ndim, axes = x.type.ndim, geometry.axes
     limit, strides = list(x.type.shape), [1] * ndim
     for axis, size, step in zip(axes, geometry.sizes, geometry.dilations, strict=True):
@@ -317,7 +334,7 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
 
 
 def _repeated(w: Atom, extents: Sequence[int]) -> Atom:
-    """The kernel ``w`` repeated along new leading axes of ``extents``, if any."""
+    """Repeat the kernel ``w`` along new leading axes of ``extents``, if any."""
     if not extents:
         return w
     shape = (*extents, *w.type.shape)

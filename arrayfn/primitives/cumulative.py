@@ -36,15 +36,15 @@ def _cumulative(
     transpose: Any = NOT_LINEAR,
     doc: str,
 ) -> Primitive:
-    """A cumulative Primitive, with params ``axis`` and ``reverse``.
+    """Make a cumulative Primitive, with params ``axis`` and ``reverse``.
 
     Args:
-        name: the primitive's, and its template's.
+        name: the name of the primitive and of its template.
         accumulate: the reference along an axis, as ``np.cumsum``.
-        accepts: the dtypes that it takes.
-        jvp: its jvp rule, or a marker.
-        transpose: its transpose rule, or a marker.
-        doc: what it computes.
+        accepts: the dtypes that the primitive takes.
+        jvp: the jvp rule, or a marker.
+        transpose: the transpose rule, or a marker.
+        doc: what the primitive computes.
     """
 
     def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
@@ -65,7 +65,7 @@ def _cumulative(
         return np.asarray(result).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
-        """Both axes and both directions in each dtype, for the table tests."""
+        """Yield samples of both axes and directions in each dtype, for table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
@@ -99,7 +99,8 @@ def _doubling(
 ) -> tuple[Atom, ...]:
     """Emit an inclusive scan by an associative function, in log2(n) steps.
 
-    Hillis and Steele, Data parallel algorithms (1986).
+    The step with distance 1, 2, 4, ... combines each element with the one that far
+    before it (Hillis and Steele, Data parallel algorithms, 1986).
 
     Args:
         values: the arrays that are scanned together.
@@ -132,12 +133,16 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
 
 
 def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
-    """The tangent of running products: a scan of pairs (product, tangent)."""
+    """The tangent of running products: a scan of pairs (product, tangent).
+
+    ``d(a * b) = da * b + a * db``. Unlike dividing the product by each factor, this is
+    also right for zeros.
+    """
 
     def combine(
         earlier: tuple[Atom, Atom], later: tuple[Atom, Atom]
     ) -> tuple[Atom, Atom]:
-        """The product of two ranges of elements, and its tangent."""
+        """Return the product of two ranges of elements, and its tangent."""
         (a, da), (b, db) = earlier, later
         return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
 
@@ -145,20 +150,27 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
 
 
 def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
-    """The jvp rule of running extrema: elements that are equal share the derivative.
+    """Make the jvp rule of running extrema.
 
+    ``dy`` is the mean of ``dx`` over the elements up to here that equal the extremum.
     ``extremum`` is the primitive of two operands. ``sign`` times infinity is its
     identity: -1 for a maximum, 1 for a minimum.
     """
 
     def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
-        """Scans extrema, sums of their tangents and how many elements equal them."""
+        """Divide the sum of the tangents of equal elements by their count.
+
+        A scan of triples (extremum, sum of tangents, count) computes both.
+        """
         zero = conversion.literal(0, x.type.dtype)
 
         def combine(
             earlier: tuple[Atom, ...], later: tuple[Atom, ...]
         ) -> tuple[Atom, ...]:
-            """The extremum of two ranges, and sums of what equals it."""
+            """Combine the triples of two ranges of elements.
+
+            Sums and counts are added of the ranges that have the extremum of both.
+            """
             (a, da, count_a), (b, db, count_b) = earlier, later
             y = extremum(a, b)
             from_a, from_b = discrete.eq(a, y), discrete.eq(b, y)
@@ -177,7 +189,7 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
 
 
 def _cumsum(x: Array, axis: int) -> Array:
-    """Running sums, computed in a wider dtype and rounded."""
+    """Return running sums along ``axis``, computed in a wider dtype and rounded."""
     sum_dtype = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
     return np.cumsum(x, axis=axis, dtype=sum_dtype.get(x.dtype, x.dtype)).astype(
         x.dtype

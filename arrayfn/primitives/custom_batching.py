@@ -59,7 +59,10 @@ def _batch(
     body: Program,
     rule: str,
 ) -> Batched:
-    """Batching rule: calls the Program that the custom rule gives for these inputs."""
+    """Batching rule: emit a call of the Program that the custom rule gives.
+
+    ``rule`` is the custom rule's name in ``FUNCTIONS``; ``body`` is not used.
+    """
     mapped = tuple(dim is not None for dim in dims)
     program, results_mapped = FUNCTIONS.find(rule).function(axis_size, mapped, batch)
     call = operator_call(
@@ -77,7 +80,10 @@ def _jvp(
     body: Program,
     rule: str,
 ) -> WithTangents:
-    """The jvp rule: the body's derivative, mapped by that of the custom rule."""
+    """The jvp rule: a ``custom_vmap`` call of the body's jvp.
+
+    Its batching rule differentiates the Program that the custom rule gives.
+    """
     varies = [t is not None for t in tangents]
     count = len(body.outputs)
     derivative, results_vary = jvp(body, varies, [False] * count)
@@ -96,11 +102,12 @@ def _jvp(
 
 @dataclass(frozen=True)
 class _MappedDerivative:
-    """The batching rule of a ``custom_vmap`` function's derivative.
+    """The batching rule of a ``custom_vmap`` function's derivative, as a callable.
 
-    It differentiates the Program that the custom rule, named ``rule``, gives. The
-    derivative takes tangents of the operands marked in ``varies``, and returns those of
-    the results marked in ``results_vary``.
+    It differentiates (by ``jvp``) the Program that the custom rule, named ``rule``,
+    gives. The derivative takes the operands and the tangents of those marked in
+    ``varies``. It returns the results and the tangents of those marked in
+    ``results_vary``.
     """
 
     jvp: Jvp
@@ -110,6 +117,11 @@ class _MappedDerivative:
 
     def __call__(self, size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
         """Differentiate the mapped function, for these mapped operands.
+
+        If no operand is mapped together with its tangent, the custom rule is tried with
+        all operands unmapped. If it then maps no result, the derivative of its Program
+        is mapped by the rules of the primitives in it. Otherwise the Program that the
+        custom rule gives for the mapped operands is differentiated.
 
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
@@ -129,7 +141,7 @@ class _MappedDerivative:
                     outputs = self.results(derivative, inputs, has_tangent)
                     unmapped = builder.build(outputs)
                 return batch(unmapped, size, mapped, [False] * len(outputs))
-        # The custom rule maps an operand and its tangent together.
+        # If an operand or its tangent is mapped, the custom rule maps both.
         together = elementwise_or(operands_mapped, tangents_mapped)
         program, results_mapped = custom_rule(size, tuple(together), batch)
         derivative, has_tangent = self.derivative(program)
@@ -151,10 +163,9 @@ class _MappedDerivative:
     def is_mapped_by_tangents(
         self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
     ) -> bool:
-        """Whether no operand would be mapped if the custom rule were called.
+        """Whether every mapped operand has a tangent that is not mapped.
 
-        The custom rule maps an operand together with its tangent. So this is true if
-        only tangents are mapped, or operands whose tangents are not.
+        This is also true if only tangents are mapped.
         """
         return not any(
             is_mapped and (tangent_mapped or not varies)
@@ -164,15 +175,16 @@ class _MappedDerivative:
         )
 
     def derivative(self, program: Program) -> tuple[Program, list[bool]]:
-        """The jvp of ``program``, and which of its outputs have a tangent."""
+        """Return the jvp of ``program``, and which of its outputs have a tangent."""
         return self.jvp(program, self.varies, self.results_vary)
 
     def results(
         self, derivative: Program, inputs: Atoms, has_tangent: Sequence[bool]
     ) -> list[Atom]:
-        """Emit ``derivative``: its primal outputs and the tangents that are asked for.
+        """Emit ``derivative``; return its results and those tangents that are wanted.
 
-        ``has_tangent`` says which outputs it returns a tangent of.
+        ``has_tangent`` says which results ``derivative`` returns a tangent of. The
+        wanted ones are marked in ``results_vary``.
         """
         count = len(self.results_vary)
         outputs = current_builder().inline(derivative, inputs)
@@ -187,14 +199,18 @@ def _mapped_input(
     is_mapped: bool,
     is_wanted: bool,
 ) -> Atom:
-    """A new input of ``type``, repeated ``size`` times if it lacks the mapped axis."""
+    """Add an input to ``builder``, and return it with the mapped axis if it is wanted.
+
+    ``type`` has the mapped axis, of extent ``size``, if it is wanted. The input has it
+    if ``is_mapped``; else it is repeated.
+    """
     if is_mapped or not is_wanted:
         return builder.input(type)
     return repeated(size, builder.input(type.with_shape(type.shape[1:])), None)
 
 
 def mapped_type(type: ArrayType, size: int) -> ArrayType:
-    """``type`` with a mapped axis of extent ``size`` in front."""
+    """Return ``type`` with a mapped axis of extent ``size`` in front."""
     return type.with_shape((size, *type.shape))
 
 
@@ -204,8 +220,8 @@ def _split(
     """Split a ``custom_vmap`` into a known call and a linear call.
 
     ``whole`` is the call, and ``unknown`` marks its operands that the known part may
-    not read. Each part is a plain call: it is mapped by the rules of the body's
-    primitives, not by the custom rule, which maps the whole body only.
+    not read. Each part is a plain call, and is mapped by the rules of the body's
+    primitives. The custom rule can only map the whole body.
     """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(whole.outputs))
@@ -233,13 +249,13 @@ _SAMPLE_TYPE = ArrayType((3, 4), dtypes.float64)
 
 
 def _double_product(x: Atom, y: Atom) -> list[Atom]:
-    """2 * x * y, the function of the samples."""
+    """Emit 2 * x * y, the function of the samples."""
     product = e.mul(x, y)
     return [e.add(product, product)]
 
 
 def _sample_rule(size: int, mapped: tuple[bool, ...], _: Batch) -> Mapped:
-    """The custom batching rule of the samples' function."""
+    """The custom batching rule of the samples' function: map both operands."""
     builder = ProgramBuilder("double_product")
     with builder:
         operands: list[Atom] = []
@@ -254,7 +270,7 @@ _SAMPLE_RULE = FUNCTIONS.name(_sample_rule, "double_product")
 
 
 def _samples() -> Iterable[Sample]:
-    """A call with a rule of its own, for the table tests."""
+    """Yield a call with a custom batching rule, for the table tests."""
     operands = tuple(
         families.random_array(dtypes.float64, (3, 4), seed, -3.0, 3.0)
         for seed in (61, 62)

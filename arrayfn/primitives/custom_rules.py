@@ -56,9 +56,12 @@ Results = tuple[tuple[Shape, DType], ...]
 
 
 def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
-    """Raise DifferentiationError if a tangent of the last ``captured`` is not zero."""
-    own = len(tangents) - captured
-    if any(tangent is not None for tangent in tangents[own:]):
+    """Raise DifferentiationError if one of the last ``captured`` tangents is not None.
+
+    These belong to values that the function ``name`` closes over.
+    """
+    arguments = len(tangents) - captured
+    if any(tangent is not None for tangent in tangents[arguments:]):
         raise DifferentiationError(
             f"{name} has a derivative rule and closes over a value that is "
             "differentiated; the rule covers arguments only; pass the value as an "
@@ -67,7 +70,7 @@ def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
 
 
 def _closing_over(captured: int) -> dict[str, int]:
-    """The param of a call that closes over so many values; none if it is zero."""
+    """Return ``{"captured": captured}``, or no param if the number is 0."""
     return {"captured": captured} if captured else {}
 
 
@@ -83,20 +86,20 @@ def _jvp_rule(
     name: str,
     captured: int = 0,
 ) -> WithTangents:
-    """The jvp rule: inlines the user's ``jvp_body``.
+    """The jvp rule: inline the user's ``jvp_body`` on primals and tangents.
 
     ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``jvp_body`` is a Program, or the name of a function that makes one. The last
-    ``captured`` operands are values of functions around this one, whose tangents must
-    be zero.
+    ``jvp_body`` is a Program that takes all tangents, or the name of a function that
+    makes a Program for the tangents that are not zero. The last ``captured`` operands
+    are values that the function closes over, whose tangents must be zero.
     """
     _refuse_captured(tangents, captured, name)
     count = len(body.outputs)
     if isinstance(jvp_body, str):
-        made: NamedJvp = FUNCTIONS.find(jvp_body).function(
+        named_jvp: NamedJvp = FUNCTIONS.find(jvp_body).function(
             tuple(t is not None for t in tangents)
         )
-        rule, varies = made
+        rule, varies = named_jvp
         directions = not_none(tangents)
     else:
         rule, varies = jvp_body, (True,) * count
@@ -119,8 +122,10 @@ def _jvp_batch(
 ) -> Batched:
     """Batching rule: a call whose ``body`` and derivative are both mapped.
 
-    ``jvp_body`` is a Program, or the name of a function that makes one. The last
-    ``captured`` operands are values of functions around this one.
+    All outputs and output tangents are mapped. If ``jvp_body`` is the name of a
+    function, the new call gets the name of a function that maps the Programs which that
+    function makes. The last ``captured`` operands are values that the function closes
+    over.
     """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
@@ -128,9 +133,9 @@ def _jvp_batch(
         named_rule = FUNCTIONS.find(jvp_body)
 
         def rule(varies: tuple[bool, ...]) -> NamedJvp:
-            """The user's jvp rule, mapped, for the tangents that ``varies`` marks."""
-            made: NamedJvp = named_rule.function(varies)
-            member_rule, out_varies = made
+            """Map the user's jvp rule for the tangents that ``varies`` marks."""
+            named_jvp: NamedJvp = named_rule.function(varies)
+            member_rule, out_varies = named_jvp
             inputs = [*mapped, *selected(mapped, varies)]
             outputs = [True] * len(member_rule.outputs)
             return batch(member_rule, axis_size, inputs, outputs)[0], out_varies
@@ -153,7 +158,7 @@ VECTOR = ArrayType((3, 4), dtypes.float32)
 
 
 def _sample_inputs() -> tuple[Array, ...]:
-    """Two float32 arrays for the samples."""
+    """Return two float32 arrays for the samples."""
     return tuple(
         families.random_array(dtypes.float32, (3, 4), seed, -3.0, 3.0)
         for seed in (61, 62)
@@ -161,10 +166,10 @@ def _sample_inputs() -> tuple[Array, ...]:
 
 
 def _jvp_samples() -> Iterable[Sample]:
-    """A function and its jvp, for the table tests."""
+    """Yield a function and its jvp, for the table tests."""
 
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
-        """The samples' rule: twice the product and twice its tangent."""
+        """The samples' rule: ``2 x y`` and its tangent ``2 (dx y + x dy)``."""
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
         return [e.add(product, product), e.add(tangent, tangent)]
@@ -195,16 +200,18 @@ def _vjp_rule(
     name: str,
     captured: int = 0,
 ) -> WithTangents:
-    """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
+    """The jvp rule: inline ``forward``, and emit a ``custom_vjp_linear`` of tangents.
 
-    ``body`` is the Program of the function itself, and ``name`` the function's name.
-    ``forward`` and ``backward`` are the user's rules, as in the module's docstring. The
-    last ``captured`` operands are values of functions around this one, whose tangents
-    must be zero.
+    The latter holds ``backward`` and the residuals for its transpose rule. ``body`` is
+    the Program of the function itself, and ``name`` the function's name. ``forward``
+    and ``backward`` are the user's rules, as in the module's docstring. The last
+    ``captured`` operands are values that the function closes over, whose tangents must
+    be zero.
     """
     _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
+        # The name of a function that makes both rules for the operands that vary.
         varies = tuple(t is not None for t in tangents)
         forward_program, backward_rule = FUNCTIONS.find(forward_program).function(
             varies
@@ -237,8 +244,10 @@ def _vjp_batch(
 ) -> Batched:
     """Batching rule: a call whose ``body`` and rules are all mapped.
 
-    ``forward`` and ``backward`` are Programs, or names of functions that make them. The
-    last ``captured`` operands are values of functions around this one.
+    All outputs are mapped, and residuals that depend on mapped inputs. If ``forward``
+    is the name of a function, the new call gets the name of a function that maps the
+    rules which that function makes. The last ``captured`` operands are values that the
+    function closes over.
     """
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
@@ -246,15 +255,16 @@ def _vjp_batch(
     def batched_rules(
         forward_program: Program, backward_rule: Rule
     ) -> tuple[Program, Rule]:
-        """The user's forward Program and backward rule, mapped."""
-        saved = len(forward_program.outputs) - count
-        dense = [True] * count + [False] * saved
+        """Map the user's forward Program and backward rule."""
+        residuals = len(forward_program.outputs) - count
+        dense = [True] * count + [False] * residuals
         program, varies = batch(forward_program, axis_size, mapped, dense)
         return program, _batched_backward(
             batch, axis_size, varies[count:], mapped, backward_rule
         )
 
     if isinstance(forward, str):
+        # One named function makes both rules; ``backward`` is not read.
         named_rule = FUNCTIONS.find(forward)
         batched_name = FUNCTIONS.name(
             lambda varies: batched_rules(*named_rule.function(varies)), name
@@ -289,8 +299,9 @@ def _batched_backward(
     if isinstance(backward, str):
         named_rule = FUNCTIONS.find(backward)
 
-        def rule(given: tuple[bool, ...]) -> Rule:
-            member_rule = named_rule.function(given)
+        def rule(has_cotangent: tuple[bool, ...]) -> Rule:
+            """Map the user's rule for the cotangents that the flags mark."""
+            member_rule = named_rule.function(has_cotangent)
             return _batched_backward(batch, size, residuals, mapped, member_rule)
 
         return FUNCTIONS.name(rule, str(named_rule))
@@ -314,13 +325,15 @@ def _total(cotangent: Atom) -> Atom:
 
 
 def _vjp_samples() -> Iterable[Sample]:
-    """A function with forward and backward rules, for the table tests."""
+    """Yield a function with forward and backward rules, for the table tests."""
 
     def forward(x: Atom, y: Atom) -> list[Atom]:
+        """Return ``2 x y``, and the residuals x and y."""
         product = e.mul(x, y)
         return [e.add(product, product), x, y]
 
     def backward(x: Atom, y: Atom, ct: Atom) -> list[Atom]:
+        """Return the cotangents of x and y: ``2 ct y`` and ``2 x ct``."""
         to_x = e.mul(e.mul(ct, y), 2)
         return [to_x, e.mul(e.mul(ct, x), 2)]
 
@@ -347,7 +360,7 @@ custom_vjp = call_primitive(
 
 
 def forward_mode_error(name: str) -> DifferentiationError:
-    """The error for forward mode of function ``name``, which has a custom_vjp."""
+    """Return the error for forward mode of ``name``, which has a custom_vjp rule."""
     return DifferentiationError(
         f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
         "grad or vjp, or give the function a custom_jvp rule"
@@ -357,7 +370,10 @@ def forward_mode_error(name: str) -> DifferentiationError:
 def _linear_types(
     *operands: ArrayType, name: str, backward: Rule, residuals: int, results: Results
 ) -> tuple[ArrayType, ...]:
-    """Type rule: the shapes and dtypes of ``results``."""
+    """Type rule: the shapes and dtypes of ``results``, one for each output.
+
+    The first ``residuals`` operands are residuals, the others tangents.
+    """
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
@@ -377,19 +393,21 @@ def _linear_transpose(
     residuals: int,
     results: Results,
 ) -> Tangents:
-    """Transpose rule: inlines ``backward`` on residuals and cotangents.
+    """Transpose rule: inline ``backward`` on residuals and cotangents.
 
-    ``residuals`` is the number of operands that are residuals.
+    The first ``residuals`` operands are residuals, the others tangents. If ``backward``
+    is the name of a function, that function makes the rule for the cotangents that are
+    not zero.
     """
-    saved = not_linear(inputs[:residuals])
+    residual_values = not_linear(inputs[:residuals])
     if isinstance(backward, str):
         flags = tuple(ct is not None for ct in cotangents)
         rule: Program = FUNCTIONS.find(backward).function(flags)
-        given_cts = not_none(cotangents)
+        rule_cts = not_none(cotangents)
     else:
         rule = backward
-        given_cts = views.dense(cotangents, rule.input_types[residuals:])
-    input_cotangents = current_builder().inline(rule, [*saved, *given_cts])
+        rule_cts = views.dense(cotangents, rule.input_types[residuals:])
+    input_cotangents = current_builder().inline(rule, [*residual_values, *rule_cts])
     linear = [
         ct if isinstance(operand, Linear) else None
         for operand, ct in zip(inputs[residuals:], input_cotangents, strict=True)

@@ -25,8 +25,8 @@ def _step(
 ) -> Primitive:
     """Make an elementwise Primitive whose derivative is zero.
 
-    ``reference`` is the NumPy function, ``accepts`` the dtypes it takes; ``options``
-    are those of ``elementwise``.
+    ``reference`` is the NumPy function, and ``accepts`` the dtypes that the primitive
+    takes. ``options`` are further arguments of ``elementwise``.
     """
     return elementwise(
         name, reference, ZERO_TANGENT, accepts=accepts, doc=doc, **options
@@ -55,7 +55,7 @@ def _predicate(
 
 
 def _comparison(name: str, reference: Callable[..., Any], doc: str) -> Primitive:
-    """An elementwise Primitive that compares two ordered numbers, not complex ones."""
+    """Make an elementwise Primitive that compares two real numbers or bools."""
     return _predicate(name, reference, dtypes.REALS | {dtypes.bool_}, doc, arity=2)
 
 
@@ -92,13 +92,17 @@ signbit = _predicate(
 
 
 def _population_count(x: Any) -> Any:
-    """The number of set bits of each integer of ``x``, in its dtype."""
+    """Return the number of set bits of each integer of ``x``, in the dtype of ``x``."""
     unsigned = np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}"))
     return np.bitwise_count(unsigned).astype(x.dtype)
 
 
 def _leading_zeros(x: Any) -> Any:
-    """The number of zero bits above the highest set bit of each integer of ``x``."""
+    """Return the number of zero bits above the highest set bit of each integer.
+
+    Begins with the width in bits, and subtracts 1 for each shift by 1 that an integer
+    needs to become 0.
+    """
     bits = x.dtype.itemsize * 8
     shifted = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
     zeros = np.full(shifted.shape, bits, x.dtype)
@@ -109,7 +113,7 @@ def _leading_zeros(x: Any) -> Any:
 
 
 def _shift_right_logical(x: Any, y: Any) -> Any:
-    """``x`` shifted right by ``y`` bits; zeros come in, whatever its sign."""
+    """Shift ``x`` right by ``y`` bits as if unsigned: zeros come in from the left."""
     unsigned = np.dtype(f"u{np.asarray(x).dtype.itemsize}")
     shifted = np.right_shift(np.asarray(x).view(unsigned), np.asarray(y).view(unsigned))
     return np.asarray(shifted).view(np.asarray(x).dtype)

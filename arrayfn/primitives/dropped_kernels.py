@@ -32,22 +32,24 @@ _warned: dict[Any, Any] = {}  # the registry of the warnings module
 
 
 def note_kernel(operator: str, kernel: str) -> None:
-    """Record that ``operator`` has a kernel, for warnings.
-
-    Messages describe it by the text ``kernel``.
-    """
+    """Record that ``operator`` has a kernel, which warnings call ``kernel``."""
     _kernels.setdefault(operator, {})[kernel] = None
 
 
 def forget_kernels(operator: str) -> None:
-    """Record that ``operator`` has no kernels any more."""
+    """Remove the record of all kernels of ``operator``."""
     _kernels.pop(operator, None)
 
 
 def warn_dropped(equation: Equation, transformation: str) -> None:
-    """Warn if ``transformation`` replaces the kernels of an ``operator_call``."""
+    """Warn if ``equation`` calls an operator that has kernels.
+
+    ``transformation``, DIFFERENTIATION or VMAP, is about to replace the call by the
+    transformed body. The warning is at the user's line of the call.
+    """
     name = equation.params.get("name", "")
     kernels = _kernels.get(name)
+    # Only operators' calls have the param ``static``.
     if not kernels or "static" not in equation.params:
         return
     location = equation.source or SourceLocation("<unknown>", 0)

@@ -43,9 +43,9 @@ def _check_starts(
 ) -> None:
     """Raise DTypeError or ShapeError unless a slice of ``x`` can be read.
 
-    ``name`` is the primitive's, for the message. ``starts`` are the types of the start
-    indices: integer scalars of one dtype, one for each axis. The extents ``sizes`` do
-    not exceed those of ``x``.
+    ``name`` is the primitive's name, for the message. ``starts`` are the types of the
+    start indices, which must be integer scalars of one dtype, one for each axis. The
+    extents ``sizes`` must not exceed those of ``x``.
     """
     if any(t.shape or t.dtype not in dtypes.INTEGERS for t in starts) or any(
         t.dtype != starts[0].dtype for t in starts
@@ -63,7 +63,10 @@ def _check_starts(
 
 
 def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...]:
-    """The slices of extents ``sizes`` at ``starts``, clamped to lie inside ``x``."""
+    """Return a slice object for each axis of ``x``, clamped to lie inside ``x``.
+
+    A slice has the extent in ``sizes`` and begins at the index in ``starts``.
+    """
     begins = (
         min(max(int(start), 0), extent - size)
         for start, extent, size in zip(starts, x.shape, sizes, strict=True)
@@ -72,10 +75,10 @@ def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...
 
 
 def _index_vectors(axis_size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
-    """The start indices of all members as a matrix, for a gather or scatter.
+    """Return the start indices of all members as a matrix, for a gather or scatter.
 
-    Row k has the start along each axis for member k. ``starts`` are scalars, or vectors
-    of ``axis_size`` elements if mapped; ``dims`` says which are.
+    Row k has member k's start index along each axis. ``starts`` are scalars, or vectors
+    of ``axis_size`` elements where ``dims`` is not None.
     """
     columns = [
         views.broadcast_in_dim(
@@ -87,15 +90,17 @@ def _index_vectors(axis_size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
 
 
 def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
-    """``starts`` with a 0 in front, the start along the mapped axis 0."""
+    """Return ``starts`` with a 0 in front, the start along the mapped axis 0."""
     dtype = starts[0].type.dtype if starts else dtypes.int64
     return [Literal(0, dtype), *starts]
 
 
 def _slice_windows(ndim: int, mapped: bool) -> Windows:
-    """The windows of a gather that reads a slice of ``ndim`` axes per index vector.
+    """Return the geometry of a gather that reads one slice per index vector.
 
-    If the operand is ``mapped``, each member reads its own array.
+    A slice has ``ndim`` axes, which follow the axis of members in the result. If the
+    operand is ``mapped``, each member reads its own array: the operand's axis 0 is a
+    batch axis that belongs to axis 0 of the indices.
     """
     axes = tuple(range(1, ndim + 1))
     if mapped:
@@ -132,7 +137,7 @@ def _slice_batch(axis_size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> 
 
 
 def _samples(update: bool) -> Iterable[Sample]:
-    """Samples of dynamic_slice, or with ``update`` of dynamic_update_slice."""
+    """Yield samples of dynamic_slice, or with ``update`` of dynamic_update_slice."""
     for dtype in dtypes.SHORT_NAMES:
         x = families.random_array(dtype, (4, 5), 81, -3.0, 3.0)
         y = families.random_array(dtype, (2, 3), 82, -3.0, 3.0)
@@ -174,20 +179,20 @@ def _update_types(x: ArrayType, update: ArrayType, *starts: ArrayType) -> ArrayT
 
 
 def _update_reference(x: Array, update: Array, *starts: Array) -> Array:
-    """A copy of ``x`` with ``update`` at ``starts``."""
+    """Return a copy of ``x`` with ``update`` written at ``starts``, clamped."""
     result = np.array(x, order="C")
     result[_bounds(x, update.shape, starts)] = update
     return result
 
 
 def _update_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    """The jvp rule: an update of the operand's tangent by the update's."""
+    """The jvp rule: ``d update(x, u) = update(dx, du)``, at the same starts."""
     dense_tangents = views.dense(tangents[:2], [x.type for x in primals[:2]])
     return [dynamic_update_slice(*dense_tangents, *primals[2:])]
 
 
 def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
-    """Transpose rule: the cotangent with zeros at the update, and that slice of it."""
+    """Transpose rule: ``ct_x = update(ct, 0)`` and ``ct_u = slice(ct)``."""
     (ct,), (x, update, *starts) = cotangents, inputs
     assert ct is not None
     start_values = not_linear(starts)

@@ -38,14 +38,14 @@ from arrayfn.primitives.rules import not_none
 
 
 def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    """The jvp rule of ``add``: the sum of the tangents that are not zero."""
+    """The jvp rule of ``add``: ``d(x + y) = dx + dy``; a tangent of None is zero."""
     x, *rest = not_none(tangents)
     total = add(x, *rest) if rest else x
     return [broadcast_scalar(total, outputs[0].type.shape)]
 
 
 def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    """The jvp rule of ``sub``: the difference of the tangents."""
+    """The jvp rule of ``sub``: ``d(x - y) = dx - dy``; a tangent of None is zero."""
     x, y = tangents
     total = x if y is None else neg(y) if x is None else sub(x, y)
     assert total is not None
@@ -53,10 +53,14 @@ def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Ta
 
 
 def _power(x: Any, y: Any) -> Any:
-    """``x**y``; a negative power of an integer is its truncated reciprocal."""
+    """Return ``x**y``; for integers, a negative power truncated towards 0.
+
+    NumPy raises an error for negative powers of integers. A kernel cannot raise, so
+    this reference does not either.
+    """
     if x.dtype not in dtypes.SIGNED:
         return np.power(x, y)
-    # NumPy raises for negative powers of integers; a kernel cannot.
+    # 1 / x**n truncates to 0 unless x is 1 or -1. 1 - 2 * (y % 2) is (-1)**y.
     truncated = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
     return np.where(y < 0, truncated, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
@@ -194,9 +198,9 @@ fmod = elementwise(
 
 
 def _extremum_derivative(x: Atom, y: Atom, z: Atom) -> Atom:
-    """The derivative of the extremum ``z`` of x and y by x.
+    """Return dz/dx for ``z = max(x, y)`` or ``min(x, y)``.
 
-    It is 1 if x is selected, and 1/2 if x equals y.
+    The derivative is 1 if x is the extremum, 0 if y is, and 1/2 if x equals y.
     """
     selected = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
     half = conversion.literal(0.5, z.type.dtype)
@@ -264,7 +268,11 @@ hypot = elementwise(
 
 
 def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
-    """Type rule: values agree in dtype, all three in shape; scalars fit any."""
+    """Type rule: the common type of ``x`` and ``y``, and the common shape.
+
+    ``which`` must be bool, and ``x`` and ``y`` must have one dtype. All operands must
+    have one shape, except scalars, which fit any.
+    """
     if which.dtype != dtypes.bool_:
         raise DTypeError(f"select's condition is bool, but was given {which}")
     dtype = common_dtype("select", (x, y), dtypes.ALL)
@@ -273,7 +281,7 @@ def _select_types(which: ArrayType, x: ArrayType, y: ArrayType) -> ArrayType:
 
 
 def _select_samples() -> Iterable[Sample]:
-    """Selections between arrays of every dtype, for the table tests."""
+    """Yield selections between arrays of every dtype, for the table tests."""
     for dtype in dtypes.SHORT_NAMES:
         yield Sample(
             (
@@ -286,7 +294,7 @@ def _select_samples() -> Iterable[Sample]:
 
 
 def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    """The jvp rule: selects between the tangents of both values."""
+    """The jvp rule: ``d select(p, x, y) = select(p, dx, dy)``."""
     which, _, _ = primals
     _, x, y = tangents
     zero = _zero(outputs[0].type.dtype)
@@ -295,7 +303,10 @@ def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
 
 
 def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
-    """Transpose rule: the cotangent where a value was selected, zeros elsewhere."""
+    """Transpose rule: ``ct_x = select(p, ct, 0)`` and ``ct_y = select(p, 0, ct)``.
+
+    The cotangent of a scalar operand is the sum over all elements.
+    """
     (ct,) = cotangents
     which, x, y = inputs
     if ct is None or isinstance(which, Linear):
@@ -343,34 +354,41 @@ clamp = elementwise(
 
 
 def _zero(dtype: DType) -> Atom:
+    """Return the scalar 0 of ``dtype``."""
     return conversion.literal(0, dtype)
 
 
 def _one_like(x: Atom) -> Atom:
+    """Return the scalar 1 of the dtype of ``x``."""
     return conversion.literal(1, x.type.dtype)
 
 
 def _indicator(which: Atom, like: Atom) -> Atom:
-    """1 where ``which`` is true, else 0, in the dtype of ``like``."""
+    """Convert bools to 1 (true) and 0 (false) in the dtype of ``like``."""
     return conversion.convert(which, like.type.dtype)
 
 
 def _sign_factor(negative: Atom, like: Atom) -> Atom:
-    """-1 where ``negative`` is true, else 1."""
+    """Return -1 where ``negative`` is true, else 1, in the dtype of ``like``."""
     minus_one = conversion.literal(-1, like.type.dtype)
     return select(negative, minus_one, _one_like(like))
 
 
 def nonzero(x: Atom) -> Atom:
-    """``x`` with 1 instead of 0, for a divisor or logarithm whose result is unused."""
+    """Return ``x`` with 1 in place of each 0.
+
+    For divisors and arguments of log where a 0 would give NaN or infinity, and the
+    result is multiplied by 0 or not used.
+    """
     return select(discrete.eq(x, 0), _one_like(x), x)
 
 
 def _power_derivative(x: Atom, y: Atom) -> Atom:
-    """y * x**(y - 1); 0 for y = 0, as x**0 is 1 for all x."""
+    """Return d(x**y)/dx = y * x**(y - 1); 0 for y = 0, as x**0 is 1 for all x."""
     if isinstance(y, Literal) and y.value == 0:
         return _zero(y.type.dtype)
-    # If 1 / x is infinite, 0 * x**-1 is NaN.
+    # For y = 0, y * x**(y - 1) is 0 * (1 / x), which is NaN if 1 / x is infinite. The
+    # exponent 1 in place of -1 gives 0.
     if x.type.dtype in dtypes.COMPLEX:
         has_infinite_reciprocal = discrete.eq(x, 0)
     else:

@@ -23,10 +23,10 @@ _TABLE: Final = "arrayfn.primitives.table"
 
 @cache
 def _primitives() -> Mapping[str, Primitive]:
-    """All primitives by name. Their modules are imported by the first that is emitted.
+    """Return all primitives by name.
 
-    A process that takes no derivative, and maps and compiles nothing, has no need of
-    them all.
+    Imports the modules of all primitives, on the first call of an Emitter. A process
+    that never differentiates, maps or compiles does not need these modules.
     """
     return import_module(_TABLE).TABLE
 
@@ -41,14 +41,16 @@ class Emitter:
     """
 
     def __init__(self, name: str) -> None:
+        """Store the primitive's name, without importing its module."""
         self._name = name
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
-        """As ``Primitive.__call__``."""
+        """Emit an equation of the primitive, as ``Primitive.__call__`` does."""
         return _primitives()[self._name](*operands, **params)
 
     @override
     def __repr__(self) -> str:
+        """Return ``<emitter of name>``."""
         return f"<emitter of {self._name}>"
 
 
@@ -57,7 +59,7 @@ class SumEmitter(Emitter):
 
     @override
     def __call__(self, *operands: Any, **params: Any) -> Any:
-        """As ``Primitive.__call__``."""
+        """Emit the sum, as ``Primitive.__call__`` does, with conversions for float8."""
         dtype = operands[0].type.dtype
         if dtype not in dtypes.FLOAT8:
             return super().__call__(*operands, **params)
@@ -85,7 +87,7 @@ while_loop: Final = Emitter("while_loop")
 
 
 def move_axis(x: Atom, source: int, target: int) -> Atom:
-    """``x`` with axis ``source`` moved to ``target``."""
+    """Emit ``x`` with axis ``source`` moved to ``target``, as ``np.moveaxis``."""
     if source == target:
         return x
     order = [axis for axis in range(x.type.ndim) if axis != source]

@@ -24,19 +24,25 @@ Params = Mapping[str, Any]
 
 
 def elementwise(*operands: ArrayType, **params: Any) -> Factors:
-    """Every axis is a factor; operands of rank 0 are whole."""
+    """Sharding rule of elementwise primitives: axis k of each array is factor k.
+
+    Operands of rank 0 have no axes to cut.
+    """
     ndim = max((x.ndim for x in operands), default=0)
     dims = tuple(range(ndim))
     return Factors(tuple(dims[: x.ndim] for x in operands), (dims,))
 
 
 def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
-    """Every axis is a factor, and moves with it."""
+    """Sharding rule of transpose: axis k of the operand is factor k.
+
+    Axis i of the result is the operand's axis ``permutation[i]``.
+    """
     return Factors((tuple(range(x.ndim)),), (tuple(permutation),))
 
 
 def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
-    """Axes of the operand that are not repeated are factors.
+    """Sharding rule of broadcasts: operand axes that are not repeated are factors.
 
     ``axes`` has the result's axis for each axis of the operand.
     """
@@ -53,11 +59,19 @@ def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
 
 
 def reshape(x: ArrayType, *, shape: Shape) -> Factors:
-    """Axes that are kept are factors, and the outermost of axes merged or split."""
+    """Sharding rule of reshapes: one factor for each group of axes merged or split.
+
+    A group is a run of axes of the operand and a run of axes of the result with the
+    same number of elements; an axis that does not change is a group of its own. The
+    factor is the outermost axis of both runs, axes of extent 1 left out. For
+    (2, 6, 5) -> (12, 5) the factors are (0, None, 1) and (0, 1).
+    """
     input_factors: list[int | None] = [None] * x.ndim
     output_factors: list[int | None] = [None] * len(shape)
     i = j = factor = 0
     while i < x.ndim and j < len(shape):
+        # The group's axes are first..i of x and second..j of the result. Extend the
+        # run with fewer elements until both have the same number.
         first, second = i, j
         left, right = x.shape[i], shape[j]
         while left != right:
@@ -87,13 +101,14 @@ def reshape(x: ArrayType, *, shape: Shape) -> Factors:
 
 
 def reduction(op: str) -> Any:
-    """The rule of a reduction whose partial results devices combine by ``op``.
+    """Make the sharding rule of a reduction.
 
-    ``op`` is an operation of ``all_reduce``: "sum", "max" or "min".
+    Devices combine their partial results by ``op``, an operation of ``all_reduce``:
+    "sum", "max" or "min".
     """
 
     def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
-        """The sharding rule: every axis is a factor; those in ``axes`` are reduced."""
+        """Axis k of the operand is factor k; the factors in ``axes`` are reduced."""
         dims = tuple(range(x.ndim))
         kept = tuple(axis for axis in dims if axis not in axes)
         return Factors((dims,), (kept,), dict.fromkeys(axes, op))
@@ -102,19 +117,22 @@ def reduction(op: str) -> Any:
 
 
 def along_others(*operands: ArrayType, axis: int, **params: Any) -> Factors:
-    """All axes are factors but ``axis``, which each device needs whole."""
+    """Sharding rule of work along ``axis``: all other axes are factors.
+
+    Each device needs ``axis`` whole.
+    """
     dims = tuple(k if k != axis else None for k in range(operands[0].ndim))
     return Factors((dims,) * len(operands), (dims,))
 
 
 def index_reduction(x: ArrayType, *, axis: int, dtype: Any) -> Factors:
-    """All axes are factors but the one along which a position is searched."""
+    """Sharding rule of argmax and argmin along ``axis``: all other axes are factors."""
     dims = tuple(k if k != axis else None for k in range(x.ndim))
     return Factors((dims,), (dims[:axis] + dims[axis + 1 :],))
 
 
 def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
-    """Axes that are not reversed are factors; others stay whole."""
+    """Sharding rule of rev: axes that are not reversed are factors, others whole."""
     dims = tuple(None if k in axes else k for k in range(x.ndim))
     return Factors((dims,), (dims,))
 
@@ -122,7 +140,7 @@ def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
 def slice_(
     x: ArrayType, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Factors:
-    """Axes of which the slice takes all elements are factors; others stay whole."""
+    """Sharding rule of slices: axes that the slice takes whole are factors."""
     bounds = zip(start, limit, strides, x.shape, strict=True)
     dims = tuple(
         k if (low, high, step) == (0, extent, 1) else None
@@ -132,9 +150,9 @@ def slice_(
 
 
 def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
-    """Axes without padding are factors; others stay whole.
+    """Sharding rule of pad: axes without padding are factors; others stay whole.
 
-    ``config`` has (low, high, between elements) for each axis.
+    ``config`` has the amounts (low, high, between elements) for each axis.
     """
     dims = tuple(
         k if tuple(amounts) == (0, 0, 0) else None for k, amounts in enumerate(config)
@@ -143,19 +161,19 @@ def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
 
 
 def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
-    """The sharding rule of work along the last axis: all other axes can be cut."""
+    """Sharding rule of work along the last axis: all other axes are factors."""
     dims = (*range(operands[0].ndim - 1), None)
     return Factors((dims,) * len(operands), (dims,))
 
 
 def _whole_axes(sizes: Shape, shape: Shape) -> Dims:
-    """The number of each axis that ``sizes`` spans wholly, else None."""
+    """Return the factor of each axis: its number if ``sizes`` spans it, else None."""
     pairs = zip(sizes, shape, strict=True)
     return tuple(k if n == extent else None for k, (n, extent) in enumerate(pairs))
 
 
 def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
-    """Axes of which the slice takes all elements are factors; others stay whole."""
+    """Sharding rule of dynamic_slice: axes that the slice takes whole are factors."""
     dims = _whole_axes(sizes, x.shape)
     return Factors((dims, *[()] * len(starts)), (dims,), localize=_local_sizes)
 
@@ -163,7 +181,7 @@ def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
 def dynamic_update_slice(
     x: ArrayType, update: ArrayType, *starts: ArrayType
 ) -> Factors:
-    """Axes of which all elements are written are factors; others stay whole."""
+    """Sharding rule of dynamic_update_slice: axes written whole are factors."""
     dims = _whole_axes(update.shape, x.shape)
     return Factors((dims, dims, *[()] * len(starts)), (dims,))
 
@@ -171,14 +189,14 @@ def dynamic_update_slice(
 def contraction(
     x: ArrayType, y: ArrayType, *, contract: Any, batch: Any, **_: Any
 ) -> Factors:
-    """Batch, free and contracted axes are factors; contracted ones are summed.
+    """Sharding rule of dot_general: all axes are factors; contracted ones are summed.
 
     ``contract`` and ``batch`` are the params of ``dot_general``: pairs of axes of ``x``
-    and ``y``.
+    and ``y``. Paired axes are one factor.
     """
     left: list[int | None] = [None] * x.ndim
     right: list[int | None] = [None] * y.ndim
-    count = 0
+    count = 0  # of factors
     for pairs in (batch, contract):
         for i, j in zip(*pairs, strict=True):
             left[i] = right[j] = count
@@ -199,7 +217,10 @@ def contraction(
 
 
 def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> Factors:
-    """Axes of the operand that windows span, and all axes of indices, are factors."""
+    """Sharding rule of gather: axes that windows span and indices' axes are factors.
+
+    The last axis of ``indices``, along an index vector, stays whole.
+    """
     operand, index, windows = _windows(x, indices, sizes, params)
     return Factors((operand, index), (windows,), localize=_local_gather)
 
@@ -207,7 +228,11 @@ def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> 
 def scatter(
     x: ArrayType, indices: ArrayType, updates: ArrayType, **params: Any
 ) -> Factors:
-    """As for ``gather``. Updates along axes of indices that are cut add up."""
+    """Sharding rule of scatter_add: the factors of ``gather``.
+
+    If a mesh axis cuts an axis of the indices, devices have different updates for the
+    same operand, and their results are summed.
+    """
     sizes = _geometry(params).sizes(x.ndim, updates.shape)
     operand, index, windows = _windows(x, indices, sizes, params)
     summed = {f: "sum" for f in index if f is not None and f not in operand}
@@ -215,7 +240,7 @@ def scatter(
 
 
 def _geometry(params: Params) -> Windows:
-    """The windows that the params of a gather or scatter describe."""
+    """Return the windows that the params of a gather or scatter describe."""
     names = ("window_axes", "collapsed_axes", "indexed_axes", "batch")
     return Windows(**{name: params[name] for name in names if name in params})
 
@@ -223,9 +248,10 @@ def _geometry(params: Params) -> Windows:
 def _windows(
     x: ArrayType, indices: ArrayType, sizes: Shape, params: Params
 ) -> tuple[Dims, Dims, Dims]:
-    """The factors of the axes of the operand ``x``, the indices and the windows.
+    """Return the factors of the axes of the operand ``x``, the indices and the windows.
 
-    ``sizes`` are the extents of a window, by axis of ``x``.
+    ``sizes`` are the extents of a window, by axis of ``x``. Axis k of ``x`` is factor
+    k, if windows span it; axis k of ``indices`` is factor ``x.ndim + k``.
     """
     geometry = _geometry(params)
     kept_axes = geometry.kept(x.ndim)
@@ -250,15 +276,17 @@ def _windows(
     return tuple(operand), tuple(index), tuple(windows)
 
 
-# ``localize`` functions, of params, shapes of parts and the result's part's shape.
+# The ``localize`` functions: they change params of the whole arrays to those of the
+# parts on one device. ``inputs`` and ``result`` are the shapes of the parts.
 
 
 def _local_shape(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    """Return the params of a broadcast or reshape on one device."""
     return {**params, "shape": result}
 
 
 def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a slice on one device: axes taken whole end where the part ends."""
+    """Return the params of a slice on one device: whole axes end with the part."""
     whole = zip(params["start"], params["limit"], params["strides"], strict=True)
     limit = tuple(
         extent if (low, step) == (0, 1) and extent == out else high
@@ -268,11 +296,12 @@ def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Para
 
 
 def _local_sizes(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    """Return the params of a dynamic_slice on one device."""
     return {**params, "sizes": result}
 
 
 def _local_gather(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
-    """The params of a gather on one device, whose windows its part cuts."""
+    """Return the params of a gather on one device, with the windows of the part."""
     ndim = len(inputs[0])
     geometry = _geometry(params)
     window_axis = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))

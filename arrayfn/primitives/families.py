@@ -40,12 +40,12 @@ ResultDType = Callable[[DType], DType]
 
 
 def same(dtype: DType) -> DType:
-    """The result dtype of most functions: the operand's."""
+    """Return ``dtype``: most functions have results of the operand's dtype."""
     return dtype
 
 
 def boolean(dtype: DType) -> DType:
-    """The result dtype of predicates: bool."""
+    """Return bool, the result dtype of predicates."""
     return dtypes.bool_
 
 
@@ -69,28 +69,28 @@ def elementwise(
     types: Callable[..., ArrayType] | None = None,
     doc: str = "",
 ) -> Primitive:
-    """An elementwise Primitive: its rules follow from a few facts.
+    """Make an elementwise Primitive, and derive its rules from a few facts.
 
     Args:
         name: the primitive's name.
-        reference: the NumPy function; it is given float32 for 16-bit floats.
-        derivative: for each input its partial derivative, a function of ``(*inputs,
-            output)``, or None if it is zero; or a marker such as ``LINEAR``.
+        reference: the NumPy function; it gets 16-bit floats as float32.
+        derivative: the partial derivative by each input, a function of ``(*inputs,
+            output)``, or None for zero; or a marker such as ``LINEAR``.
         accepts: the dtypes of the inputs.
-        function: the function of the scalar vocabulary that kernels call, if it has
-            another name.
+        function: the function of the scalar vocabulary that kernels call; None if it
+            has the primitive's name.
         arity: the number of inputs, for the samples.
-        result: the result's dtype from the inputs'.
-        cost: its time relative to an addition.
-        typed_by: the input whose dtype selects the scalar function.
-        jvp: a jvp rule, where partial derivatives do not say it.
+        result: maps the inputs' dtype to the result's.
+        cost: the function's time relative to an addition.
+        typed_by: the number of the input whose dtype selects the scalar function.
+        jvp: a jvp rule that replaces the one of the partial derivatives.
         transpose: a transpose rule, if the function is linear.
         kernel: the kernel form, if it is not the scalar function.
         samples: inputs for the table tests, instead of random ones.
         domain: the interval from which random samples are drawn.
         tolerance: the relative error that the table tests allow.
         types: a type rule, if inputs differ in dtype.
-        doc: what it computes.
+        doc: what the primitive computes.
     """
     allowed = frozenset(accepts)
 
@@ -108,12 +108,14 @@ def elementwise(
         return ArrayType(common_shape(name, operands), result(dtype), weak=weak)
 
     def draw() -> Iterable[Sample]:
+        """Yield random samples."""
         return default_samples(allowed, arity, domain)
 
     if jvp is None and not isinstance(derivative, Marker):
         jvp = jvp_of_partials(tuple(derivative))
 
     def batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+        """Batching rule: the primitive on operands with the mapped axis in front."""
         return [primitive(*align(axis_size, inputs, dims), **params)], [0]
 
     primitive = Primitive(
@@ -133,9 +135,10 @@ def elementwise(
 
 
 def _is_result_type(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
-    """Whether ``first``, the type of the first operand, is that of the result.
+    """Whether ``first``, the first operand's type, is surely the result's type.
 
-    A quick test for the usual case: all operands are row-major and alike, or scalars.
+    A quick test for the usual case: ``first`` is row-major, and each other operand has
+    the same type or is a scalar of the same dtype.
     """
     if first.layout is not layouts.C:
         return False
@@ -150,9 +153,10 @@ def _is_result_type(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
 
 
 def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
-    """The jvp rule of a function with these partial derivatives, one by each input.
+    """Make the jvp rule of a function from its partial derivatives, one by each input.
 
-    Each is a function of ``(*inputs, output)``, or None if it is zero.
+    The rule is ``dy = sum_k dx_k * (dy / dx_k)``. A partial derivative is a function of
+    ``(*inputs, output)``, or None for zero.
     """
 
     def rule(
@@ -173,9 +177,9 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
 
 
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
-    """The shape of the operands that are not rank-0.
+    """Return the shape of the operands that are not rank-0.
 
-    Raises ShapeError if they differ.
+    Raises ShapeError, with the primitive's ``name``, if these have different shapes.
     """
     shape: Shape = ()
     for operand in operands:
@@ -192,9 +196,10 @@ def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
 def common_dtype(
     name: str, operands: Sequence[ArrayType], allowed: frozenset[DType]
 ) -> DType:
-    """The operands' dtype.
+    """Return the dtype of the operands.
 
-    Raises DTypeError if they differ, or if it is not ``allowed``.
+    Raises DTypeError, with the primitive's ``name``, if the operands have different
+    dtypes, or one that is not ``allowed``.
     """
     dtype = operands[0].dtype
     if any(t.dtype != dtype for t in operands):
@@ -267,7 +272,10 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
     """
 
     def rule(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-        """The cotangents of Linear inputs, each by its map; None for the others."""
+        """Return the cotangent of each Linear input, by its map, and None for others.
+
+        The cotangent of a rank-0 input is summed over all elements.
+        """
         (cotangent,) = cotangents
         results: list[Atom | None] = []
         for operand, transpose in zip(inputs, maps, strict=True):
@@ -284,10 +292,10 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
 def align(axis_size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
     """Move the mapped axis of operands to the front, and broadcast to one shape.
 
-    Rank-0 operands stay. ``axis_size`` is the extent of the mapped axis, ``dims`` where
-    each operand has it.
+    Operands that have rank 0 and are not mapped stay as they are. ``axis_size`` is the
+    extent of the mapped axis, and ``dims`` its place in each operand.
     """
-    inner: Shape = ()
+    inner: Shape = ()  # the shape of one member
     for operand, dim in zip(operands, dims, strict=True):
         shape = operand.type.shape
         inner = (shape if dim is None else shape[:dim] + shape[dim + 1 :]) or inner
@@ -311,10 +319,10 @@ def align(axis_size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
 def random_array(
     dtype: DType, shape: Shape, seed: int, low: float, high: float
 ) -> Array:
-    """Reproducible values of ``dtype``, uniform in [``low``, ``high``).
+    """Return reproducible values of ``dtype``, uniform in [``low``, ``high``).
 
-    Integers are drawn from three times that range, unsigned ones without sign; bools
-    are evenly True and False.
+    Integers are the floor of three times such values, unsigned ones of their absolute
+    values. Bools are True for values above the middle of the interval.
     """
     rng = np.random.default_rng(seed)
     values = rng.uniform(low, high, shape)
@@ -333,9 +341,10 @@ def random_array(
 def default_samples(
     allowed: frozenset[DType], arity: int, domain: tuple[float, float]
 ) -> Iterable[Sample]:
-    """One sample for each ``allowed`` dtype, one of them with a rank-0 operand.
+    """Yield one sample for each ``allowed`` dtype, with values drawn from ``domain``.
 
-    It has ``arity`` arrays with values drawn from ``domain``.
+    A sample has ``arity`` arrays. If there are several, one is of rank 0 in the last
+    sample.
     """
     order = [d for d in dtypes.SHORT_NAMES if d in allowed]
     for position, dtype in enumerate(order):

@@ -51,22 +51,28 @@ _FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
 
 
 def factor(kind: str, length: int, norm: str) -> float:
-    """The factor that a transform of ``length`` elements is multiplied by.
+    """Return the factor that a transform of ``length`` elements is multiplied by.
 
     ``kind`` is "fft", "ifft", "rfft" or "irfft"; ``norm`` is "backward", "ortho" or
     "forward", as in NumPy.
+
+    >>> factor("ifft", 4, "backward"), factor("fft", 4, "backward")
+    (0.25, 1.0)
     """
     if norm == "ortho":
         return length**-0.5
     inverse = kind in ("ifft", "irfft")
+    # "backward" divides inverse transforms by the length, "forward" the others.
     return 1.0 / length if inverse == (norm == "backward") else 1.0
 
 
 def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
     """Type rule: the dtype and last extent that the kind of transform gives.
 
-    ``kind`` is "fft", "ifft", "rfft" or "irfft", ``length`` the number of elements that
-    are transformed, and ``norm`` NumPy's. Raises unless ``length`` and dtype fit.
+    ``kind`` is "fft", "ifft", "rfft" or "irfft", and ``norm`` NumPy's. ``length`` is
+    the number of elements of the transform: along the last axis, irfft takes
+    ``length // 2 + 1`` elements, and the others ``length``. Raises an error unless
+    ``x`` has these, and a dtype that the transform is defined for.
     """
     if kind not in KINDS or norm not in NORMS:
         raise ArgumentError(
@@ -95,32 +101,38 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
 
 
 def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
-    """The transform by ``np.fft``."""
-    given = {"norm": norm}
-    return np.asarray(_FUNCTIONS[kind](x, length, -1, **given))
+    """Compute the transform by NumPy's function ``kind``, along the last axis."""
+    options = {"norm": norm}
+    return np.asarray(_FUNCTIONS[kind](x, length, -1, **options))
 
 
 def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) -> Atom:
-    """The transpose rule: a transform of the cotangent, as the matrix is symmetric."""
+    """The transpose rule: a transform of the cotangent, as the matrix F is symmetric.
+
+    fft, ifft: ``ct_x = F ct``. rfft: ``ct_x = real(F pad(ct))``, where ``pad`` adds
+    zeros up to ``length``. irfft: ``ct_x = m * conj(rfft(ct))``, where ``m`` counts how
+    often an element of the half spectrum is in the whole one.
+    """
     if kind in ("fft", "ifft"):
         return fft(ct, kind=kind, length=length, norm=norm)
     if kind == "rfft":
-        # The complex transform of the cotangent, padded with zeros.
         missing = length - ct.type.shape[-1]
         config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
         padded = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
         transform = fft(padded, kind="fft", length=length, norm=norm)
         return complex_numbers.real(transform)
-    # Each element except the first, and the last of an even length, counts twice.
+    # The transposed transform keeps its factor, so rfft takes the norm that gives it.
     opposite = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
     inverse = fft(ct, kind="rfft", length=length, norm=opposite[norm])
     return e.mul(complex_numbers.conj(inverse), _multiplicity(inverse.type, length))
 
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
-    """How often each element of a half spectrum counts in the whole: 1 or 2.
+    """Return how often each element of a half spectrum is in the whole one: 1 or 2.
 
-    ``type`` is its type, ``length`` the number of elements of the whole.
+    Each element is there twice (once conjugated), except the first, and the last if
+    ``length`` is even. ``type`` is the type of the half spectrum, and ``length`` the
+    number of elements of the whole one.
     """
     position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
     single = discrete.eq(position, 0)
@@ -132,7 +144,7 @@ def _multiplicity(type: ArrayType, length: int) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Each kind of transform, length and norm, for the table tests."""
+    """Yield samples of each kind of transform, length and norm, for the table tests."""
     seed = 111
     for real, wide in (
         (dtypes.float32, dtypes.complex64),

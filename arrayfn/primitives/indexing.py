@@ -55,7 +55,7 @@ from arrayfn.primitives.windows import Windows
 
 
 def _gather_tangent(t: Atom, indices: Atom, **params: Any) -> Atom:
-    """The jvp rule: a gather of the tangent, with 0 out of bounds."""
+    """The jvp rule: ``d gather(x) = gather(dx)``, with 0 out of bounds."""
     if params["mode"] == "fill":
         params["fill_value"] = 0
     return gather(t, indices, **params)
@@ -72,10 +72,11 @@ def _gather_transpose(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Atom:
-    """Transpose rule: a scatter_add of the cotangent into zeros of ``type``.
+    """Transpose rule: ``ct_x = scatter_add(zeros, indices, ct)``.
 
-    ``mode`` says what becomes of indices out of bounds. ``unique_indices`` promises
-    that no element is read twice.
+    The zeros have the operand's ``type``. Windows out of bounds, which read the fill
+    value in mode "fill", contribute nothing; in other modes they add where they read.
+    ``unique_indices`` promises that no element is read twice.
     """
     return emitters.scatter_add(
         views.zeros(type),
@@ -98,9 +99,11 @@ def _gather_batch(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Batched:
-    """Batching rule: one more axis of the operand, of the indices, or of both.
+    """Batching rule: a gather with one more axis of operand, indices, or both.
 
-    The params are those of ``gather_types``.
+    If only the operand is mapped, a window spans the mapped axis. If only the indices
+    are, there are more windows. If both are, the mapped axis is a batch axis. The
+    params are those of ``gather_types``.
     """
     x, indices = mapped_axes_first(inputs, dims)
     geometry = Windows(**windows)
@@ -112,7 +115,7 @@ def _gather_batch(
         geometry, sizes = geometry.mapped_together(), (1, *sizes)
     options = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
     if unique_indices and dims[0] is not None:
-        options["unique_indices"] = True  # for each of several operands
+        options["unique_indices"] = True  # each member reads its own array
     return [gather(x, indices, **geometry.params(), **options)], [0]
 
 
@@ -138,7 +141,10 @@ gather = Primitive(
 
 
 def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
-    """The batching rule of the scatter that ``primitive()`` returns."""
+    """Make the batching rule of the scatter that ``primitive()`` returns.
+
+    ``primitive`` is a function because the scatter is defined after its rule.
+    """
 
     def batch(
         axis_size: int,
@@ -150,7 +156,10 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Batched:
-        """A scatter with one more axis; operand and updates are always mapped."""
+        """Batching rule: a scatter with one more axis of operand and updates.
+
+        If indices are mapped, the mapped axis is a batch axis; else windows span it.
+        """
         x, indices, updates = inputs
         promises = promised(unique_indices, indices_are_sorted)
         geometry = Windows(**windows)
@@ -173,9 +182,10 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gather_back(x: Atom, indices: Atom, updates: ArrayType, **params: Any) -> Atom:
-    """The elements of ``x`` at the targets of a scatter with these params.
+    """Gather the elements of ``x`` at the targets of a scatter.
 
-    Its updates have the type ``updates``.
+    ``params`` are the scatter's, and ``updates`` is the type of the scatter's updates,
+    which the result has too. In mode "drop", targets out of bounds read 0.
     """
     mode, _ = params.pop("mode"), params.pop("unique_indices")
     params.pop("indices_are_sorted", None)
@@ -205,15 +215,15 @@ def _scatter(
     """Make a scatter Primitive.
 
     Args:
-        name: the primitive's, and its template's.
-        combine: its reference on flat arrays, as ``np.add.at``.
-        allowed: the dtypes that it takes.
-        jvp: its jvp rule.
-        transpose: its transpose rule, or a marker.
-        doc: what it computes.
+        name: the name of the primitive and of its template.
+        combine: the reference on flat arrays, as ``np.add.at``.
+        allowed: the dtypes that the primitive takes.
+        jvp: the jvp rule.
+        transpose: the transpose rule, or a marker.
+        doc: what the primitive computes.
         low: the lower bound of samples.
-        unique_only: whether it differentiates by updates only if targets are unique.
-        rule: its sharding rule, or a marker.
+        unique_only: whether there is a derivative by updates only for unique targets.
+        rule: the sharding rule, or a marker.
     """
     primitive = Primitive(
         name=name,
@@ -234,7 +244,11 @@ def _scatter(
 def _scatter_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule: of updates with the same target, only the stored one counts."""
+    """The jvp rule: ``d scatter(x, u) = scatter(dx, du)`` for unique targets.
+
+    Of several updates with the same target, only the tangent of the update that is
+    stored counts. To find these updates, a scatter of the updates' numbers runs first.
+    """
     x, indices, updates = primals
     dx, _, du = tangents
     if params["unique_indices"]:
@@ -242,7 +256,7 @@ def _scatter_jvp(
         return [scatter(dx, indices, du, **params)]
     if dx is None:
         dx = views.zeros(x.type)
-    # Scatter the updates' numbers, from 1: the number that is left won.
+    # winners has the number of the stored update, from 1; 0 where x is unchanged.
     count = updates.type.size
     dtype = dtypes.int32 if count < 2**31 - 1 else dtypes.int64
     numbers = e.add(views.iota(shape=(count,), axis=0, dtype=dtype), 1)
@@ -262,7 +276,10 @@ def _scatter_jvp(
 def _scatter_transpose(
     cotangents: Tangents, inputs: Operands, **params: Any
 ) -> Tangents:
-    """The transpose rule, for unique indices: zeros at targets, and a gather."""
+    """The transpose rule: ``ct_x = scatter(ct, 0)`` and ``ct_u = gather(ct)``.
+
+    Indices are unique: the jvp rule emits linear scatters only then.
+    """
     (ct,), (x, indices, updates) = cotangents, inputs
     assert ct is not None
     assert params["unique_indices"]
@@ -278,7 +295,7 @@ def _scatter_transpose(
 def _add_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule of scatter_add: a scatter_add of tangents."""
+    """The jvp rule: ``d scatter_add(x, u) = scatter_add(dx, du)``."""
     dx, _, du = tangents
     if du is None:
         return [dx]
@@ -287,7 +304,7 @@ def _add_jvp(
 
 
 def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-    """Transpose rule: the cotangent itself, and a gather of it for the updates."""
+    """Transpose rule: ``ct_x = ct`` and ``ct_u = gather(ct)`` at the targets."""
     (ct,), (x, indices, updates) = cotangents, inputs
     assert ct is not None
     to_updates = None
@@ -300,9 +317,10 @@ def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tan
 def _mul_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule of scatter_mul.
+    """The jvp rule: ``dy = dx * scatter_mul(1, u) + scatter_add(0, gather(x) * du)``.
 
-    It differentiates by updates only if no two of them have the same target.
+    Raises DifferentiationError if updates have tangents and two of them may have the
+    same target.
     """
     x, indices, updates = primals
     dx, _, du = tangents
@@ -327,8 +345,11 @@ def _mul_jvp(
 def _extremum_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """The jvp rule: updates of one target that equal the extremum share it equally."""
-    # Updates of one target that equal the extremum share the derivative equally.
+    """The jvp rule of scatter_max and scatter_min.
+
+    ``dy`` is the mean of the tangents of all values that equal the extremum, among the
+    element of ``x`` and the updates with this target.
+    """
     x, indices, updates = primals
     dx, _, du = tangents
     dtype, (y,) = x.type.dtype, outputs

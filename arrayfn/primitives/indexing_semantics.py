@@ -27,16 +27,17 @@ SCATTER_MODES: Final = ("drop", "clip")
 
 
 def default_fill(dtype: DType) -> PythonScalar:
-    """The value that gather reads out of bounds: NaN, or an extreme integer.
+    """Return the value that gather reads out of bounds, by default.
 
-    A key's words are each the largest integer.
+    It is NaN for floats, True for bools, the smallest integer for signed dtypes and the
+    largest for unsigned ones, which the words of random keys are too.
     """
     if dtype == dtypes.bool_:
         return True
     if dtype in dtypes.DIFFERENTIABLE:
         return float("nan")
     limits = dtypes.limits(dtypes.uint32 if dtype is dtypes.KEY else dtype)
-    return int(limits.min or limits.max)
+    return int(limits.min or limits.max)  # the minimum of unsigned dtypes is 0
 
 
 # gather
@@ -81,9 +82,10 @@ def gather_reference(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Array:
-    """Reads the windows by the flat positions of their elements.
+    """Read the windows by the flat positions of their elements.
 
-    The arguments are those of ``gather_types``.
+    Elements of windows out of bounds get ``fill_value``. The arguments are those of
+    ``gather_types``.
     """
     positions, inside = Windows(**windows).positions(
         x.shape, indices, sizes, clip=mode != "fill"
@@ -97,17 +99,17 @@ def gather_reference(
 
 
 def promised(unique_indices: bool, indices_are_sorted: bool) -> dict[str, bool]:
-    """The params of a scatter that promise something about its indices.
+    """Return the params of a scatter that promise something about its indices.
 
-    With ``unique_indices`` no two updates have one target. ``indices_are_sorted`` is
-    present only if it is true.
+    ``unique_indices`` promises that no two updates have the same target. The param
+    ``indices_are_sorted`` is present only if it is true.
     """
     promises = {"unique_indices": unique_indices}
     return promises | ({"indices_are_sorted": True} if indices_are_sorted else {})
 
 
 def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayType]:
-    """The type rule of the scatter ``name``, on arrays of ``allowed`` dtypes."""
+    """Make the type rule of the scatter ``name``, on arrays of ``allowed`` dtypes."""
 
     def types(
         x: ArrayType,
@@ -119,7 +121,7 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> ArrayType:
-        """Type rule: the operand's type. Raises unless indices and updates fit it."""
+        """Type rule: the operand's type; an error unless indices and updates fit it."""
         check_mode(name, mode, SCATTER_MODES)
         families.common_dtype(name, (x, updates), allowed)
         geometry = Windows(**windows)
@@ -144,7 +146,7 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
 
 
 def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
-    """The reference of a scatter.
+    """Make the reference of a scatter.
 
     ``combine(flat array, positions, updates)`` writes the updates in place, as
     ``np.add.at``.
@@ -160,7 +162,10 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Array:
-        """Writes the updates that are in bounds to a copy of ``x``."""
+        """Write the updates that are in bounds to a copy of ``x``.
+
+        In mode "clip" windows out of bounds are moved inside first.
+        """
         geometry = Windows(**windows)
         positions, inside = geometry.positions(
             x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
@@ -188,11 +193,12 @@ _FIRST = Windows((0,), (1,), (1,))  # columns, the window axis first
 
 
 def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
+    """Return random values from -3 to 3."""
     return families.random_array(dtype, shape, seed, -3.0, 3.0)
 
 
 def gather_samples() -> Iterable[Sample]:
-    """Windows of each form in each mode, and arrays of each dtype."""
+    """Yield windows of each form in each mode, and arrays of each dtype."""
     # Negative and too large indices among them.
     rows = np.array([[[2], [0]], [[5], [2]], [[-1], [1]]], np.int32)
     corners = np.array([[0, 1], [2, 2], [3, 0], [-1, 1], [1, 1]], np.int64)
@@ -220,7 +226,7 @@ def gather_samples() -> Iterable[Sample]:
 def scatter_samples(
     allowed: frozenset[DType], low: float = -3.0, unique_only: bool = False
 ) -> Callable[[], Iterable[Sample]]:
-    """Samples with repeated targets, targets out of bounds, and unique ones.
+    """Make the samples of a scatter: repeated, out of bounds, and unique targets.
 
     ``allowed`` are the dtypes; values are drawn from ``low`` to 3. With
     ``unique_only``, updates with repeated targets are not differentiated.
@@ -229,10 +235,11 @@ def scatter_samples(
     unique_targets = np.array([[2], [0], [7], [1]], np.int64)
 
     def draw(dtype: DType, shape: Shape, seed: int) -> Array:
+        """Return random values from ``low`` to 3."""
         return families.random_array(dtype, shape, seed, low, 3.0)
 
     def samples() -> Iterable[Sample]:
-        """Samples of every mode, window form and dtype."""
+        """Yield samples of every mode, window form and dtype."""
         real = dtypes.float32
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):

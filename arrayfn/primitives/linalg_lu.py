@@ -45,10 +45,10 @@ from arrayfn.primitives.rules import (
 
 
 def _lu_types(x: ArrayType) -> tuple[ArrayType, ...]:
-    """Type rule: both factors in one matrix, transposed like ``x``; pivots; an order.
+    """Type rule: (factors, pivots, order) of matrices A, whose transposes ``x`` has.
 
-    Pivot k is the row that row k was swapped with. Row k of P A is row ``order[k]`` of
-    A.
+    The factors L and U are in one matrix, transposed like ``x``. ``pivots[k]`` is the
+    row that row k was swapped with. Row k of P A is row ``order[k]`` of A.
     """
     columns, rows = m.check_matrix("lu", x)
     batch = x.shape[:-2]
@@ -60,7 +60,7 @@ def _lu_types(x: ArrayType) -> tuple[ArrayType, ...]:
 
 
 def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
-    """LAPACK's getrf of each matrix, whose transpose ``x`` has."""
+    """Compute LAPACK's getrf of each matrix; ``x`` has the transposes."""
     columns, rows = x.shape[-2:]
     k = min(rows, columns)
     count = math.prod(x.shape[:-2])
@@ -83,10 +83,11 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
 def _lu_jvp(
     x: Atom, by_columns: Atom, pivots: Atom, permutation: Atom, t: Atom
 ) -> list[Atom | None]:
-    """dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1.
+    """The jvp rule: dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1.
 
-    ``by_columns`` are the transposed factors and ``t`` the transposed tangent of A. The
-    integer outputs have no tangents.
+    ``by_columns`` are the transposed factors and ``t`` is the transposed dA. The result
+    is the transpose of dL + dU, as both factors are in one matrix. The integer outputs
+    have no tangents.
     """
     lu = m.transpose_matrices(by_columns)
     rows, columns = lu.type.shape[-2:]
@@ -104,7 +105,7 @@ def _lu_jvp(
                 discrete.bitwise_and(discrete.eq(row, column), last), right.type.dtype
             ),
         )
-    change = m.take_rows(m.transpose_matrices(t), permutation)
+    change = m.take_rows(m.transpose_matrices(t), permutation)  # P dA
     change = solve_triangular(left, change, unit=True)
     change = solve_triangular(right, change, left=False, lower=False)
     lower = m.multiply(left, m.lower_part(change, -1))
@@ -113,7 +114,7 @@ def _lu_jvp(
 
 
 def _lu_samples() -> Iterable[Sample]:
-    """Square, tall, wide and singular matrices, for the table tests."""
+    """Yield square, tall, wide and singular matrices, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         yield Sample((m.random_matrices(dtype, (3, 3), 241 + position),), {})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2, 4), 246),), {})
@@ -151,7 +152,7 @@ def _permutation_types(pivots: ArrayType, *, rows: int) -> ArrayType:
 
 
 def _permutation_reference(pivots: Array, *, rows: int) -> Array:
-    """The order of 0, ..., ``rows`` - 1 after the swaps that ``pivots`` describe."""
+    """Apply the swaps of ``pivots`` to the numbers 0, ..., ``rows`` - 1."""
     order = np.empty((*pivots.shape[:-1], rows), np.int32)
     order[...] = np.arange(rows)
     for member in np.ndindex(*pivots.shape[:-1]):
@@ -166,7 +167,7 @@ def swap_rows(order: Array, pivots: Array) -> None:
 
 
 def _permutation_samples() -> Iterable[Sample]:
-    """Pivots of a batch and of one matrix, for the table tests."""
+    """Yield pivots of a batch and of one matrix, for the table tests."""
     # In bounds also for shifted pivots.
     yield Sample((np.array([[2, 1, 2], [0, 2, 2]], np.int32),), {"rows": 4})
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
@@ -186,7 +187,7 @@ pivots_to_permutation = m.matrix_primitive(
 
 
 def factors(a: Atom) -> tuple[Atom, Atom]:
-    """The LU factors of matrices, column-major, and their permutations of rows."""
+    """Emit the LU factors of matrices, column-major, and the permutations of rows."""
     by_columns, _, permutation = lu(m.transpose_matrices(a))
     return by_columns, permutation
 
@@ -202,8 +203,10 @@ def solve_by_factors(
     """Solve ``op(a) x = b`` by the LU factors of ``a``, which are not copied.
 
     ``by_columns`` and ``permutation`` are the results of ``factors``. ``op`` transposes
-    or conjugates, or both. Column-major factors are transposed matrices, so upper and
-    lower are exchanged.
+    or conjugates, or both. With P a = L U: ``x = U^-1 L^-1 P b``, or for the transposed
+    system ``x = P^T L^-T U^-T b``. The solver sees ``by_columns`` as (L U)^T, whose
+    upper triangle is L^T and whose lower triangle is U^T, so ``transpose`` and
+    ``lower`` are the opposite of what the formula says.
     """
     options = {"transpose": not transpose, "conjugate": conjugate}
     if not transpose:
@@ -218,10 +221,10 @@ def solve_by_factors(
 def _solve_types(
     b: ArrayType, a: ArrayType, *, transpose: bool, conjugate: bool
 ) -> ArrayType:
-    """Type rule: the type of ``b``, whose batch, rows and dtype fit ``a``.
+    """Type rule: the type of ``b``, whose batch, rows and dtype must fit ``a``.
 
-    The params say whether the matrices of the systems are the transposes and the
-    conjugates of ``a``.
+    The systems are ``op(a) x = b``; the params say whether ``op`` transposes and
+    conjugates.
     """
     n = m.check_square("solve", a)
     m.check_matrix("solve", b)
@@ -234,7 +237,7 @@ def _solve_types(
 
 
 def _solve_reference(b: Array, a: Array, *, transpose: bool, conjugate: bool) -> Array:
-    """``np.linalg.solve`` of each system; NaN where a matrix is singular."""
+    """Solve each system by ``np.linalg.solve``; NaN where a matrix is singular."""
     a = a.swapaxes(-1, -2) if transpose else a
     a = a.conj() if conjugate else a
     result = np.empty(b.shape, b.dtype)
@@ -247,7 +250,7 @@ def _solve_reference(b: Array, a: Array, *, transpose: bool, conjugate: bool) ->
 
 
 def _solve_expand(b: Atom, a: Atom, *, transpose: bool, conjugate: bool) -> Atom:
-    """Emits the LU factors of ``a`` and the two triangular solves."""
+    """Emit the LU factors of ``a`` and the two triangular solves."""
     factored, permutation = factors(a)
     return solve_by_factors(
         factored, permutation, b, transpose=transpose, conjugate=conjugate
@@ -257,7 +260,7 @@ def _solve_expand(b: Atom, a: Atom, *, transpose: bool, conjugate: bool) -> Atom
 def _solve_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """dX = op(A)^-1 (dB - op(dA) X), by the same factors."""
+    """The jvp rule: dX = op(A)^-1 (dB - op(dA) X)."""
     (_, a), (x,), (db, da) = primals, outputs, tangents
     if da is not None:
         da = m.transpose_matrices(da) if params["transpose"] else da
@@ -269,7 +272,11 @@ def _solve_jvp(
 
 
 def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
+    """Batching rule: a batch of systems, or more right-hand sides for one matrix.
+
+    If only ``b`` is mapped, and has no other batch axes, one solve has all members'
+    columns side by side.
+    """
     if dims[1] is not None or inputs[0].type.ndim > 3:
         return [solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
     assert dims[0] is not None
@@ -278,7 +285,7 @@ def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Ba
 
 
 def _solve_samples() -> Iterable[Sample]:
-    """Systems of each dtype, some transposed or conjugated, for the table tests."""
+    """Yield systems of each dtype, some transposed or conjugated, for table tests."""
     for position, dtype in enumerate((*m.DTYPES, dtypes.complex128)):
         batch = (2,) if position == 1 else ()
         a = m.random_matrices(dtype, (*batch, 3, 3), 250 + position)

@@ -44,7 +44,11 @@ DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
 
 def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
-    """``(rows, columns)`` of the matrices of ``x``; raises DTypeError or ShapeError."""
+    """Return ``(rows, columns)`` of the matrices of ``x``.
+
+    Raises DTypeError for a dtype that is not in DTYPES, and ShapeError for fewer than
+    two axes. ``name`` is the primitive's, for the message.
+    """
     if x.dtype not in DTYPES:
         raise DTypeError(
             f"{name} is of float32, float64, complex64 or complex128 matrices, not of "
@@ -56,7 +60,10 @@ def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
 
 
 def check_square(name: str, x: ArrayType) -> int:
-    """The extent of the square matrices of ``x``; raises if they are not square."""
+    """Return the extent of the square matrices of ``x``.
+
+    Raises ShapeError if they are not square; see also ``check_matrix``.
+    """
     rows, columns = check_matrix(name, x)
     if rows != columns:
         raise ShapeError(f"{name} is of square matrices; got {x}")
@@ -67,50 +74,50 @@ def check_square(name: str, x: ArrayType) -> int:
 
 
 def multiply(x: Atom, y: Atom) -> Atom:
-    """The matrix products of two arrays of the same batch."""
+    """Emit the matrix products ``x @ y`` of two arrays with the same batch axes."""
     batch = tuple(range(x.type.ndim - 2))
     axes = (len(batch) + 1,), (len(batch),)
     return dot_general(x, y, contract=axes, batch=(batch, batch))
 
 
 def transpose_matrices(x: Atom) -> Atom:
-    """The transposes of the matrices."""
+    """Emit the transposes of the matrices of ``x``: swap the last two axes."""
     order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
     return views.transpose(x, permutation=order)
 
 
 def conjugate(x: Atom) -> Atom:
-    """The complex conjugate; a real array is returned as is."""
+    """Emit the complex conjugate; return a real array as it is."""
     return complex_numbers.conj(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
 def adjoint(x: Atom) -> Atom:
-    """The conjugate transposes of the matrices."""
+    """Emit the conjugate transposes of the matrices of ``x``."""
     return conjugate(transpose_matrices(x))
 
 
 def real_part(x: Atom) -> Atom:
-    """The real part; a real array is returned as is."""
+    """Emit the real part; return a real array as it is."""
     return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
 def constant(value: float, like: Atom) -> Atom:
-    """The number ``value`` as a scalar of the dtype of ``like``."""
+    """Return the number ``value`` as a scalar of the dtype of ``like``."""
     return conversion.literal(value, like.type.dtype)
 
 
 def integer(value: int) -> Atom:
-    """The int32 Literal of a position."""
+    """Return the int32 Literal ``value``, for comparisons with ``positions``."""
     return conversion.literal(value, dtypes.int32)
 
 
 def scale(x: Atom, factor: float) -> Atom:
-    """``x`` times a number."""
+    """Emit ``x * factor``."""
     return e.mul(x, constant(factor, x))
 
 
 def positions(shape: Shape) -> tuple[Atom, Atom]:
-    """The row number and the column number of each element of matrices."""
+    """Emit two int32 arrays of ``shape``: each element's row and column number."""
     axes = len(shape) - 2, len(shape) - 1
     row, column = (
         views.iota(shape=tuple(shape), axis=axis, dtype=dtypes.int32) for axis in axes
@@ -119,9 +126,9 @@ def positions(shape: Shape) -> tuple[Atom, Atom]:
 
 
 def lower_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The matrices of ``x`` with zeros above a diagonal.
+    """Emit the matrices of ``x`` with zeros above a diagonal, as ``np.tril``.
 
-    ``diagonal`` counts from the main one, upwards, as in ``np.tril``.
+    ``diagonal`` is 0 for the main diagonal, and positive above it.
     """
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
@@ -129,9 +136,9 @@ def lower_part(x: Atom, diagonal: int = 0) -> Atom:
 
 
 def upper_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The matrices of ``x`` with zeros below a diagonal.
+    """Emit the matrices of ``x`` with zeros below a diagonal, as ``np.triu``.
 
-    ``diagonal`` counts from the main one, upwards, as in ``np.triu``.
+    ``diagonal`` is 0 for the main diagonal, and positive above it.
     """
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
@@ -139,7 +146,7 @@ def upper_part(x: Atom, diagonal: int = 0) -> Atom:
 
 
 def hermitian(x: Atom) -> Atom:
-    """The Hermitian matrices whose lower triangle is that of ``x``.
+    """Emit the Hermitian matrices that have the lower triangle of ``x``.
 
     The imaginary part of the diagonal is dropped.
     """
@@ -150,25 +157,25 @@ def hermitian(x: Atom) -> Atom:
 
 
 def diagonal_part(x: Atom) -> Atom:
-    """The elements of the diagonal, and zeros elsewhere."""
+    """Emit the matrices of ``x`` with zeros outside of the diagonal."""
     row, column = positions(x.type.shape)
     return e.select(discrete.eq(row, column), x, constant(0, x))
 
 
 def identity(like: ArrayType) -> Atom:
-    """Identity matrices of the type ``like``."""
+    """Emit identity matrices of the type ``like``."""
     row, column = positions(like.shape)
     return conversion.convert(discrete.eq(row, column), like.dtype)
 
 
 def as_column(x: Atom, columns: int) -> Atom:
-    """Vectors ``[..., n]`` repeated as columns: matrices ``[..., n, columns]``."""
+    """Repeat vectors ``[..., n]`` as columns of matrices ``[..., n, columns]``."""
     shape = (*x.type.shape, columns)
     return views.broadcast_in_dim(x, shape=shape, axes=tuple(range(x.type.ndim)))
 
 
 def as_row(x: Atom, rows: int) -> Atom:
-    """Vectors ``[..., n]`` repeated as rows: matrices ``[..., rows, n]``."""
+    """Repeat vectors ``[..., n]`` as rows of matrices ``[..., rows, n]``."""
     ndim = x.type.ndim
     shape = (*x.type.shape[:-1], rows, x.type.shape[-1])
     axes = (*range(ndim - 1), ndim)
@@ -176,17 +183,17 @@ def as_row(x: Atom, rows: int) -> Atom:
 
 
 def columns(x: Atom, start: int, stop: int) -> Atom:
-    """Columns ``start`` to ``stop`` of matrices."""
+    """Slice columns ``start`` to ``stop`` (excluded) of matrices."""
     return slicing.slice_along(x, x.type.ndim - 1, start, stop)
 
 
 def rows(x: Atom, start: int, stop: int) -> Atom:
-    """Rows ``start`` to ``stop`` of matrices."""
+    """Slice rows ``start`` to ``stop`` (excluded) of matrices."""
     return slicing.slice_along(x, x.type.ndim - 2, start, stop)
 
 
 def padded(x: Atom, rows: int, columns: int) -> Atom:
-    """``x`` padded with zeros below and to the right, to these extents."""
+    """Pad matrices with zeros below and to the right, to ``rows`` and ``columns``."""
     extents = x.type.shape[-2:]
     if extents == (rows, columns):
         return x
@@ -196,7 +203,7 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
 
 
 def take_rows(x: Atom, order: Atom) -> Atom:
-    """Rows ``order[..., i]`` of the matrices of ``x``.
+    """Gather rows: row i of each result matrix is row ``order[..., i]`` of ``x``.
 
     ``order`` has int32 row numbers, which must be in bounds, for each matrix of the
     batch.
@@ -219,7 +226,7 @@ def take_rows(x: Atom, order: Atom) -> Atom:
 
 
 def inverse_permutation(order: Atom) -> Atom:
-    """The permutations that undo permutations ``[..., n]``."""
+    """Emit the inverses of permutations ``[..., n]``: ``result[order[i]] = i``."""
     shape = order.type.shape
     if 0 in shape:
         return order
@@ -236,7 +243,7 @@ def inverse_permutation(order: Atom) -> Atom:
 
 
 def diagonal(x: Atom) -> Atom:
-    """The diagonals of square matrices, as vectors."""
+    """Emit the diagonals of square matrices, as vectors."""
     return reduce_sum(diagonal_part(x), axes=(x.type.ndim - 1,))
 
 
@@ -254,17 +261,17 @@ def matrix_primitive(
     in_place: bool = False,
     doc: str,
 ) -> Primitive:
-    """A Primitive that a library computes for each matrix of its operands' batch.
+    """Make a Primitive that a library computes for each matrix of a batch.
 
     Args:
-        name: the primitive's, and its library call's.
-        types: its type rule.
-        reference: its NumPy reference.
-        jvp: its jvp rule, or a marker.
+        name: the name of the primitive and of its library call.
+        types: the type rule.
+        reference: the NumPy reference.
+        jvp: the jvp rule, or a marker.
         samples: inputs for the table tests.
-        tolerance: the relative error that these allow.
+        tolerance: the relative error that the table tests allow.
         in_place: whether the library overwrites the first operand by the first output.
-        doc: what it computes.
+        doc: what the primitive computes.
     """
     return Primitive(
         name=name,
@@ -282,7 +289,7 @@ def matrix_primitive(
 
 
 def lapack(name: str, dtype: DType) -> Callable[..., Any]:
-    """The routine ``name`` of SciPy's LAPACK for arrays of ``dtype``.
+    """Return the routine ``name`` of SciPy's LAPACK for arrays of ``dtype``.
 
     SciPy takes a quarter of a second to import, so it is imported when needed.
     """
@@ -299,6 +306,6 @@ def each(x: Array) -> Array:
 
 
 def random_matrices(dtype: DType, shape: Shape, seed: int, **bounds: Any) -> Array:
-    """Random matrices of ``dtype``, uniform in the bounds ``low`` and ``high``."""
+    """Return random matrices, uniform between the bounds ``low`` and ``high``."""
     limits = {"low": -1.5, "high": 1.5, **bounds}
     return random_array(dtype, shape, seed, limits["low"], limits["high"])

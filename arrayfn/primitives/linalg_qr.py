@@ -41,7 +41,7 @@ def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
 
 
 def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
-    """``np.linalg.qr``; of empty matrices, an identity and zeros."""
+    """Compute ``np.linalg.qr``; for empty matrices, Q is an identity and R is zeros."""
     if 0 in x.shape:
         rows, columns = x.shape[-2:]
         inner = rows if full else min(rows, columns)
@@ -53,7 +53,12 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
 
 
 def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]:
-    """The jvp rule: the square part of R first, then other columns of wide matrices."""
+    """The jvp rule of A = Q R.
+
+    The tangents of Q and of the square part of R follow from the first columns of A.
+    For other columns B of wide matrices, R has the columns Q^H B, whose tangents are
+    dQ^H B + Q^H dB. Raises DifferentiationError for square Q of tall matrices.
+    """
     rows, columns = x.type.shape[-2:]
     if full and rows > columns:
         raise DifferentiationError(
@@ -73,13 +78,17 @@ def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]
 
 
 def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
-    """The tangents of Q and of a square R. ``t`` is the tangent of the matrix Q R."""
-    change = solve_triangular(r, t, left=False, lower=False)
-    inner = m.multiply(m.adjoint(q), change)
+    """Return dQ and dR for a square R, where ``t`` is dA, the tangent of A = Q R.
+
+    With X = Q^H dA R^-1 and the skew-Hermitian S that has the lower triangle of X:
+    dQ = Q (S - X) + dA R^-1 and dR = (X - S) R.
+    """
+    change = solve_triangular(r, t, left=False, lower=False)  # dA R^-1
+    inner = m.multiply(m.adjoint(q), change)  # X
     lower = m.lower_part(inner, -1)
     skew = e.sub(lower, m.adjoint(lower))
     if inner.type.dtype in dtypes.COMPLEX:
-        # The diagonal of R stays real.
+        # S also gets the imaginary diagonal of X, so the diagonal of R stays real.
         diagonal = m.diagonal_part(inner)
         imaginary = complex_numbers.make_complex(
             m.constant(0, m.real_part(diagonal)), complex_numbers.imag(diagonal)
@@ -90,7 +99,7 @@ def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
 
 
 def _samples() -> Iterable[Sample]:
-    """Tall and wide matrices, reduced and full factors, for the table tests."""
+    """Yield tall and wide matrices, reduced and full factors, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         tall = m.random_matrices(dtype, (4, 3), 261 + position)
         yield Sample((tall,), {"full": False})
@@ -118,13 +127,13 @@ qr = m.matrix_primitive(
 
 
 def _order_types(x: ArrayType) -> ArrayType:
-    """Type rule: an order of the columns of each matrix, transposed in ``x``."""
+    """Type rule: an order of the columns of each matrix; ``x`` has the transposes."""
     columns, _ = m.check_matrix("column_order", x)
     return ArrayType((*x.shape[:-2], columns), dtypes.int32)
 
 
 def _order_reference(x: Array) -> Array:
-    """The order of columns that LAPACK's geqp3 chooses, from 0."""
+    """Compute the order of columns that LAPACK's geqp3 chooses, numbered from 0."""
     columns = x.shape[-2]
     order = np.empty((*x.shape[:-2], columns), np.int32)
     order[...] = np.arange(columns)
@@ -137,7 +146,7 @@ def _order_reference(x: Array) -> Array:
 
 
 def _order_samples() -> Iterable[Sample]:
-    """Matrices of each dtype, and a batch, for the table tests."""
+    """Yield matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 3, 4) if position == 1 else (4, 3)
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})

@@ -23,10 +23,11 @@ from arrayfn.primitives.base import (
 def _for_each_matrix(
     function: Callable[[Array], Sequence[Array]], x: Array, types: Sequence[ArrayType]
 ) -> tuple[Array, ...]:
-    """The results of ``function`` for each matrix, stacked.
+    """Apply ``function`` to each matrix, and stack the results.
 
     ``x`` has the transposes of the matrices; ``function`` is given the matrices,
-    column-major. ``types`` are the types of the stacked results.
+    column-major. ``types`` are the types of the stacked results. The results of empty
+    matrices are zeros.
     """
     outputs = tuple(np.zeros(t.shape, t.dtype) for t in types)
     batch = x.shape[:-2]
@@ -41,15 +42,16 @@ def _for_each_matrix(
 
 
 def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
-    """Type rule: LAPACK's packed result of gehrd, transposed, and its factors."""
+    """Type rule: LAPACK's packed result of gehrd, transposed, and the scales (tau)."""
     n = m.check_square("hessenberg", x)
     return x.with_shape(x.shape), x.with_shape((*x.shape[:-2], max(0, n - 1)))
 
 
 def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
-    """LAPACK's gehrd of each matrix. The result is column-major (``a.T``), as x is."""
+    """Compute LAPACK's gehrd of each matrix. ``x`` and the result have transposes."""
 
     def reduced(matrix: Array) -> tuple[Array, Array]:
+        """Return the packed matrix, transposed, and the scales of the reflections."""
         a, taus, _ = m.lapack("gehrd", x.dtype)(matrix)
         return a.T, taus
 
@@ -58,7 +60,7 @@ def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
 
 
 def _samples() -> Iterable[Sample]:
-    """Square matrices of each dtype, and a batch, for the table tests."""
+    """Yield square matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (2, 4, 4) if position == 1 else (4, 4)
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
@@ -81,7 +83,10 @@ hessenberg = m.matrix_primitive(
 
 
 def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
-    """Type rule: packed reflectors, transposed; two diagonals; factors."""
+    """Type rule: (packed matrices, diagonals, subdiagonals, scales of reflections).
+
+    The packed matrices have the Householder vectors, and are transposed like ``x``.
+    """
     n = m.check_square("tridiagonal", x)
     batch, real = x.shape[:-2], dtypes.real_of(x.dtype)
     sides = (*batch, max(0, n - 1))
@@ -94,10 +99,10 @@ def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
 
 
 def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
-    """LAPACK's sytrd or hetrd of the lower triangle of each matrix."""
+    """Compute LAPACK's sytrd or hetrd of the lower triangle of each matrix."""
 
     def reduced(matrix: Array) -> tuple[Array, ...]:
-        """The vectors, diagonals and scales of one matrix."""
+        """Return the Householder vectors, both diagonals and the scales of a matrix."""
         name = "hetrd" if x.dtype.kind == "c" else "sytrd"
         a, d, e, taus, _ = m.lapack(name, x.dtype)(matrix, lower=1)
         return a.T, d, e, taus
@@ -130,13 +135,17 @@ def _schur_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 
 def _schur_reference(x: Array) -> tuple[Array, ...]:
-    """LAPACK's gees of each matrix; NaN where it fails or a number is not finite."""
+    """Compute LAPACK's gees of each matrix.
+
+    T and Z are NaN where gees fails, or where a number is not finite.
+    """
 
     def reduced(matrix: Array) -> tuple[Array, Array]:
-        """T and Z of one matrix, transposed."""
+        """Return T and Z of one matrix, transposed."""
         if not np.isfinite(matrix).all():
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing
+        # SciPy's gees takes a function that selects eigenvalues; it is not called.
         results = m.lapack("gees", x.dtype)(lambda *_: None, matrix)
         t, z, info = results[0], results[-3], results[-1]
         if info:

@@ -35,22 +35,23 @@ from arrayfn.primitives.rules import (
 
 
 def _values(x: ArrayType, dtype: Any) -> ArrayType:
-    """The type of the eigenvalues of ``x``."""
+    """Return the type of the eigenvalues of the matrices of ``x``, of ``dtype``."""
     return ArrayType(x.shape[:-1], dtype)
 
 
 def _filled(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array of NaN, the result for matrices that are not finite."""
+    """Return an array of NaN, the result for matrices that are not finite."""
     return np.full(shape, np.nan, dtype)
 
 
 def differences(w: Atom) -> Atom:
-    """The matrices ``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal.
+    """Emit matrices with ``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal.
 
-    ``w`` are the eigenvalues, along the last axis.
+    ``w`` has the eigenvalues along the last axis.
     """
     n = w.type.shape[-1]
     gaps = e.sub(m.as_row(w, n), m.as_column(w, n))
+    # On the diagonal: 1 / (0 + 1) - 1 = 0.
     unit = m.identity(gaps.type)
     return e.sub(e.reciprocal(e.add(gaps, unit)), unit)
 
@@ -65,12 +66,15 @@ def _eigh_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 
 def _eigh_reference(x: Array) -> tuple[Array, Array]:
-    """``np.linalg.eigh`` of each matrix; NaN where one is not finite."""
+    """Compute ``np.linalg.eigh`` of each matrix.
+
+    Returns (V^H, eigenvalues), NaN where NumPy fails or a number is not finite.
+    """
     vectors = _filled(x.shape, x.dtype)
     values = _filled(x.shape[:-1], dtypes.real_of(x.dtype))
     flat = values.reshape(len(m.each(x)), x.shape[-1])
     for vh, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
-        # LAPACK has zeros as eigenvalues of some matrices with a NaN.
+        # For some matrices with a NaN, LAPACK returns zeros as eigenvalues.
         if len(matrix) > 1 and not np.isfinite(np.tril(matrix)).all():
             continue
         try:
@@ -82,12 +86,19 @@ def _eigh_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _rotated(t: Atom, vh: Atom) -> Atom:
-    """The matrices V^H dA V, from ``t``, which is dA, and ``vh``, which is V^H."""
+    """Emit V^H dA V, where ``t`` is dA, of which the lower triangle is read.
+
+    ``vh`` is V^H.
+    """
     return m.multiply(m.multiply(vh, m.hermitian(t)), m.adjoint(vh))
 
 
 def _eigh_jvp(x: Atom, vh: Atom, w: Atom, t: Atom) -> list[Atom | None]:
-    """dw = diag(V^H dA V) and dV = V (F * (V^H dA V)), F_ij = 1 / (w_j - w_i)."""
+    """The jvp rule: dw = diag(X) and dV = V (F * X), where X = V^H dA V.
+
+    F_ij = 1 / (w_j - w_i), and 0 on the diagonal. The output is V^H, so the tangent is
+    (F * X)^H V^H.
+    """
     inner = _rotated(t, vh)
     factor = conversion.as_dtype(differences(w), inner.type.dtype)
     rotation = m.adjoint(e.mul(factor, inner))
@@ -95,7 +106,7 @@ def _eigh_jvp(x: Atom, vh: Atom, w: Atom, t: Atom) -> list[Atom | None]:
 
 
 def _symmetric_samples() -> Iterable[Sample]:
-    """Real matrices, of which the lower triangle is read, for the table tests."""
+    """Yield real matrices, whose lower triangle is read, for the table tests."""
     for position, dtype in enumerate(m.DTYPES[:2]):
         x = m.random_matrices(dtype, (3, 3), 271 + position)
         yield Sample((x,), {})
@@ -103,7 +114,11 @@ def _symmetric_samples() -> Iterable[Sample]:
 
 
 def _values_samples() -> Iterable[Sample]:
-    """Symmetric matrices, and complex ones: eigenvalues do not depend on a phase."""
+    """Yield the symmetric samples, and complex ones.
+
+    Eigenvalues have no arbitrary phase as complex eigenvectors do, so tests can compare
+    them.
+    """
     yield from _symmetric_samples()
     for position, dtype in enumerate(m.DTYPES[2:]):
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
@@ -129,12 +144,12 @@ def _eigvalsh_types(x: ArrayType) -> ArrayType:
 
 
 def _eigvalsh_reference(x: Array) -> Array:
-    """The eigenvalues that ``eigh`` gives."""
+    """Return the eigenvalues that ``eigh`` gives."""
     return _eigh_reference(x)[1]
 
 
 def _eigvalsh_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
-    """The eigenvalues by ``eigh``, and their tangents diag(V^H dA V)."""
+    """The jvp rule: the eigenvalues by ``eigh``, and dw = diag(V^H dA V)."""
     vh, w = eigh(*primals)
     (t,) = tangents
     assert t is not None
@@ -164,9 +179,10 @@ def _eig_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 
 def _eig_reference(x: Array) -> tuple[Array, Array]:
-    """LAPACK's geev of each matrix, whose transpose ``x`` has.
+    """Compute LAPACK's geev of each matrix; ``x`` has the transposes.
 
-    NaN where it fails, or where a number is not finite.
+    Eigenvectors (as rows) and eigenvalues are NaN where geev fails, or where a number
+    is not finite.
     """
     dtype = dtypes.complex_of(x.dtype)
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
@@ -177,6 +193,8 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
         if not np.isfinite(matrix).all():
             continue
         scale = _scale(matrix)
+        # Of complex matrices there is one array of eigenvalues; of real ones there are
+        # two, the real and the imaginary parts, and the vectors are packed.
         *eigenvalue_parts, _, v, failed = geev(matrix.T / scale, compute_vl=0)
         if failed:
             continue
@@ -193,7 +211,11 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _scale(matrix: Array) -> Any:
-    """A power of two to scale ``matrix`` by, so that geev does not scale it itself."""
+    """Return the power of two to divide ``matrix`` by before geev.
+
+    Without this, geev itself scales matrices with very large or small elements. Returns
+    1 if the largest element is of moderate size, else a power of two near it.
+    """
     magnitude = np.abs(matrix).max(initial=0)
     limits = np.finfo(magnitude.dtype)
     exponent = max(int(np.frexp(magnitude)[1]), limits.minexp + 1) - 1
@@ -202,7 +224,11 @@ def _scale(matrix: Array) -> Any:
 
 
 def _unpacked(packed: Array, imaginary: Array) -> Array:
-    """Join LAPACK's real and imaginary parts to complex vectors."""
+    """Convert the vectors that geev returns for real matrices to complex vectors.
+
+    ``imaginary`` are the imaginary parts of the eigenvalues. For a conjugate pair k, k
+    + 1, columns k and k + 1 of ``packed`` are the real and imaginary part of vector k.
+    """
     vectors = packed.astype(dtypes.complex_of(packed.dtype))
     for k in np.flatnonzero(imaginary > 0):
         vectors[:, k] = packed[:, k] + 1j * packed[:, k + 1]
@@ -211,12 +237,11 @@ def _unpacked(packed: Array, imaginary: Array) -> Array:
 
 
 def _eig_jvp(x: Atom, vt: Atom, w: Atom, t: Atom) -> list[Atom | None]:
-    """The tangents of ``vt`` and ``w`` for the tangent ``t`` of ``x``.
+    """The jvp rule: dw = diag(X) and dV = V (F * X) - V diag(r), where X = V^-1 dA V.
 
-    The rows of ``vt`` are the eigenvectors, the columns of V; ``w`` are the
-    eigenvalues. With F = ``differences(w)``, dV = V (F * V^-1 dA V) elementwise in F,
-    as for ``eigh`` with V^-1 in place of V^H. A multiple of each vector is subtracted,
-    so that it keeps its norm and its largest element stays real.
+    F is ``differences(w)``. The complex number r_k is such that vector k keeps its
+    norm, and its largest element stays real. ``x``, ``vt`` and ``t`` are the transposes
+    of A, V and dA.
     """
     inner = _similar(t, vt)
     unnormalised = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)
@@ -237,21 +262,22 @@ def _eig_jvp(x: Atom, vt: Atom, w: Atom, t: Atom) -> list[Atom | None]:
     turning = complex_numbers.imag(
         reduce_sum(e.select(is_largest, unnormalised, zero), axes=axes)
     )
+    # r: the real part restores the norm, the imaginary part the phase.
     rate = complex_numbers.make_complex(norm_change, e.div(turning, real_one))
     return [e.sub(unnormalised, e.mul(m.as_column(rate, n), vt)), m.diagonal(inner)]
 
 
 def _similar(t: Atom, vt: Atom) -> Atom:
-    """The matrices V^-1 dA V, from the transposes of dA and of V."""
+    """Emit V^-1 dA V, where ``t`` and ``vt`` are the transposes of dA and V."""
     v = m.transpose_matrices(vt)
     change = m.multiply(m.transpose_matrices(conversion.as_dtype(t, vt.type.dtype)), v)
     return solve(change, v, transpose=False, conjugate=False)
 
 
 def _eigvals_samples() -> Iterable[Sample]:
-    """Matrices with well-conditioned eigenvalues, for the table tests."""
-    # Real positive matrices, with real eigenvalues. NumPy computes in double precision,
-    # which can change the phase and the order of other vectors.
+    """Yield matrices with well-conditioned eigenvalues, for the table tests."""
+    # Real positive matrices have real eigenvalues. NumPy computes in double precision,
+    # which can change the phase and the order of the vectors of other matrices.
     for dtype in m.DTYPES[:2]:
         yield Sample((m.random_matrices(dtype, (2, 2), 281, low=0.5),), {})
     for position, dtype in enumerate(m.DTYPES[2:]):
@@ -260,8 +286,9 @@ def _eigvals_samples() -> Iterable[Sample]:
 
 
 def _eig_samples() -> Iterable[Sample]:
-    """The same; derivatives only where the vectors are unique."""
-    # The vectors of conjugate eigenvalues have either sign.
+    """Yield the samples of eigvals; without derivatives if vectors are not unique."""
+    # The vectors of conjugate pairs, which the real 4x4 sample has, may have either
+    # sign.
     for sample in _eigvals_samples():
         pairs = sample.inputs[0].shape[-1] == 4
         yield Sample(sample.inputs, {}, () if pairs else None)
@@ -286,12 +313,12 @@ def _eigvals_types(x: ArrayType) -> ArrayType:
 
 
 def _eigvals_reference(x: Array) -> Array:
-    """The eigenvalues that ``eig`` gives."""
+    """Return the eigenvalues that ``eig`` gives."""
     return _eig_reference(x)[1]
 
 
 def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
-    """The eigenvalues by ``eig``, and their tangents diag(V^-1 dA V)."""
+    """The jvp rule: the eigenvalues by ``eig``, and dw = diag(V^-1 dA V)."""
     vt, w = eig(*primals)
     (t,) = tangents
     assert t is not None

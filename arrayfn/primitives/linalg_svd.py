@@ -32,10 +32,9 @@ from arrayfn.primitives.rules import (
 
 
 def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
-    """Type rule: U, the singular values and V^H of each matrix.
+    """Type rule: (U, singular values, V^H) of each matrix.
 
-    Instead of matrices, U and V^H there are their transposes. With ``full`` U and V^H
-    are square.
+    ``x``, U and V^H are stored as transposes. With ``full`` U and V^H are square.
     """
     columns, rows = m.check_matrix("svd", x)
     k = min(rows, columns)
@@ -50,9 +49,9 @@ def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
 
 
 def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
-    """``np.linalg.svd`` of each matrix, whose transpose ``x`` has.
+    """Compute ``np.linalg.svd`` of each matrix; ``x``, U and V^H are transposed.
 
-    NaN where it fails, or where a number is not finite.
+    The results are NaN where NumPy fails, or where a number is not finite.
     """
     columns, rows = x.shape[-2:]
     k = min(rows, columns)
@@ -82,10 +81,16 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
 def _jvp(
     x: Atom, u_by_columns: Atom, s: Atom, vh_by_columns: Atom, t: Atom, *, full: bool
 ) -> list[Atom | None]:
-    """The jvp rule, by Townsend's formulas on the transposes of the operands.
+    """The jvp rule of A = U S V^H, with X = U^H dA V and F_ij = 1 / (s_j^2 - s_i^2).
 
-    ``u_by_columns`` and ``vh_by_columns`` are the transposes of U and V^H, and ``t`` is
-    that of the matrix's tangent.
+    ``ds = real(diag(X))``, ``dU = U (F * (X S + S X^H)) + (I - U U^H) dA V S^-1`` and
+    ``dV = V (F * (S X + X^H S)) + (I - V V^H) dA^H U S^-1``. F is 0 on the diagonal.
+    The last terms are 0 for square matrices. For complex matrices, dU also has U times
+    the imaginary diagonal of X S^-1.
+
+    ``x``, ``u_by_columns``, ``vh_by_columns`` and ``t`` are the transposes of A, U, V^H
+    and dA. Raises DifferentiationError for ``full`` factors of matrices that are not
+    square.
     """
     u, vh, t = map(m.transpose_matrices, (u_by_columns, vh_by_columns, t))
     columns, rows = x.type.shape[-2:]
@@ -100,6 +105,7 @@ def _jvp(
     inner = m.multiply(m.multiply(uh, t), v)
     by_column, by_row = m.as_row(s, k), m.as_column(s, k)
     unit = m.identity(by_column.type)
+    # s_j^2 - s_i^2. With 1 added on the diagonal, ``factor`` is 1 / 1 - 1 = 0 there.
     gaps = e.mul(e.add(by_column, by_row), e.sub(by_column, by_row))
     factor = conversion.as_dtype(e.sub(e.reciprocal(e.add(gaps, unit)), unit), dtype)
     by_column, by_row = (
@@ -118,13 +124,14 @@ def _jvp(
         du = e.add(du, _outside(u, uh, m.multiply(t, v), s))
     if columns > k:
         dv = e.add(dv, _outside(v, vh, m.multiply(m.adjoint(t), u), s))
+    # The third output is the transpose of V^H: the conjugate of V.
     return [m.transpose_matrices(du), m.real_part(m.diagonal(inner)), m.conjugate(dv)]
 
 
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
-    """Project ``change`` off the span of ``u``, and divide columns by ``s``.
+    """Emit ``(I - u uh) change``, with column k divided by ``s[k]``.
 
-    ``uh`` is the adjoint of ``u``, ``s`` are the singular values.
+    ``uh`` is the adjoint of ``u``, and ``s`` are the singular values.
     """
     outside = e.sub(change, m.multiply(u, m.multiply(uh, change)))
     return e.div(
@@ -133,7 +140,7 @@ def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Square, tall and wide matrices, reduced and full, for the table tests."""
+    """Yield square, tall and wide matrices, reduced and full, for the table tests."""
     kinds = (dtypes.float32, (3, 3)), (dtypes.float64, (4, 2)), (dtypes.float64, (2, 3))
     for position, (dtype, shape) in enumerate(kinds):
         x = m.random_matrices(dtype, shape, 291 + position)
@@ -166,12 +173,12 @@ def _values_types(x: ArrayType) -> ArrayType:
 
 
 def _values_reference(x: Array) -> Array:
-    """The singular values that ``svd`` gives."""
+    """Return the singular values that ``svd`` gives."""
     return _reference(x.swapaxes(-1, -2), full=False)[1]
 
 
 def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
-    """The singular values by ``svd``, and their tangents: the diagonal of U^H dA V."""
+    """The jvp rule: the singular values by ``svd``, and ds = real(diag(U^H dA V))."""
     (x,), (t,) = primals, tangents
     u_by_columns, s, vh_by_columns = svd(m.transpose_matrices(x), full=False)
     assert t is not None
@@ -181,7 +188,7 @@ def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _values_samples() -> Iterable[Sample]:
-    """Matrices of each dtype, and a batch, for the table tests."""
+    """Yield matrices of each dtype, and a batch, for the table tests."""
     for position, dtype in enumerate(m.DTYPES):
         shape = (3, 2) if position % 2 else (2, 3)
         yield Sample((m.random_matrices(dtype, shape, 301 + position),), {})

@@ -47,30 +47,35 @@ def _cholesky_types(x: ArrayType) -> ArrayType:
 
 
 def _cholesky_reference(x: Array) -> Array:
-    """``np.linalg.cholesky`` of each matrix; NaN where one is not positive definite."""
+    """Compute ``np.linalg.cholesky``; NaN if a matrix is not positive definite."""
     result = np.empty_like(x, order="C")
     for factor, matrix in zip(m.each(result), m.each(x), strict=True):
         try:
             factor[...] = np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             factor[...] = np.nan
-        # Some versions of LAPACK go on from a pivot of NaN, which spreads to the last.
+        # Some versions of LAPACK do not fail at a pivot that is NaN. The NaN spreads to
+        # the last element.
         if not np.isfinite(factor[-1:, -1:]).all():
             factor[...] = np.nan
     return result
 
 
 def _cholesky_jvp(x: Atom, factor: Atom, t: Atom) -> Atom:
-    """dL = L P(L^-1 dA L^-H), with P the lower triangle and half of the diagonal."""
+    """The jvp rule: dL = L P(L^-1 dA L^-H).
+
+    P takes the lower triangle, and half of the diagonal.
+    """
     tangent = m.hermitian(t)  # only its lower triangle is read
     half_solved = solve_triangular(factor, tangent)
+    # Y L^-H is the adjoint of L^-1 Y^H.
     solved = m.adjoint(solve_triangular(factor, m.adjoint(half_solved)))
     halved = e.sub(m.lower_part(solved), m.scale(m.diagonal_part(solved), 0.5))
     return m.multiply(factor, halved)
 
 
 def _positive_samples() -> Iterable[Sample]:
-    """Positive definite matrices, and one that is not, for the table tests."""
+    """Yield positive definite matrices, and one that is not, for the table tests."""
     # Positive definite, also with the elements shifted by one and two positions.
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
     for dtype in m.DTYPES:
@@ -107,11 +112,12 @@ def solve_triangular(
     conjugate: bool = False,
     unit: bool = False,
 ) -> Atom:
-    """``x`` with ``op(a) x = b``, or ``x op(a) = b`` if not ``left``.
+    """Solve ``op(a) x = b``, or ``x op(a) = b`` if not ``left``.
 
     ``op`` transposes or conjugates, or both. Only the ``lower`` or upper triangle of
     ``a`` is read; with ``unit``, its diagonal is taken for ones.
     """
+    # BLAS conjugates only transposed matrices.
     if conjugate and not transpose:
         a, conjugate = m.conjugate(a), False
     if a.type.dtype not in dtypes.COMPLEX:
@@ -165,7 +171,7 @@ def _solve_reference(
     conjugate: bool,
     unit: bool,
 ) -> Array:
-    """Forward or back substitution, for the whole batch at once.
+    """Solve by forward or back substitution, for the whole batch at once.
 
     The params are those of ``_solve_types``.
     """
@@ -173,7 +179,7 @@ def _solve_reference(
         a, lower = a.swapaxes(-1, -2), not lower
     if conjugate:
         a = a.conj()
-    if not left:
+    if not left:  # x A = b is A^T x^T = b^T
         a, b, lower = a.swapaxes(-1, -2), b.swapaxes(-1, -2), not lower
     x = np.array(b)
     n = a.shape[-1]
@@ -188,14 +194,17 @@ def _solve_reference(
 
 
 def _triangle(x: Atom, lower: bool, unit: bool) -> Atom:
-    """The triangle of ``x`` that a solve reads; no diagonal if it is ``unit``."""
+    """Emit the triangle of ``x`` that a solve reads, and zeros elsewhere.
+
+    With ``unit`` the diagonal is zero too.
+    """
     return m.lower_part(x, -int(unit)) if lower else m.upper_part(x, int(unit))
 
 
 def _solve_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
-    """dX = op(A)^-1 (dB - op(dA) X)."""
+    """The jvp rule: dX = op(A)^-1 (dB - op(dA) X), or (dB - X op(dA)) op(A)^-1."""
     (_, a), (x,), (db, da) = primals, outputs, tangents
     if da is not None:
         change = _triangle(da, params["lower"], params["unit"])
@@ -212,12 +221,16 @@ def _solve_jvp(
 def _solve_transpose(
     ct: Atom, type: ArrayType, a: Atom, *, transpose: bool, **params: Any
 ) -> Atom:
-    """Transpose rule: the solve by the transposed ``op(a)``."""
+    """Transpose rule: ``ct_b = op(a)^-T ct``."""
     return solve_triangular(a, ct, transpose=not transpose, **params)
 
 
 def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """Batching rule: a batch of systems, or more right-hand sides for one matrix."""
+    """Batching rule: a batch of systems, or more right-hand sides for one matrix.
+
+    If only ``b`` is mapped, and has no other batch axes, one solve has all members'
+    right-hand sides side by side.
+    """
     b, a = inputs
     # ``map_sides`` is for one matrix: b has its two axes and the mapped one.
     if dims[1] is not None or b.type.ndim > 3:
@@ -231,20 +244,21 @@ def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Ba
 def map_sides(
     solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
 ) -> Atom:
-    """Solve mapped right-hand sides of one matrix at once: ``solve(b, a)``.
+    """Solve for mapped right-hand sides of one matrix by one call ``solve(b, a)``.
 
-    ``dim`` is the mapped axis of ``b``, and ``free`` the axis of its columns, without
-    that axis.
+    The mapped axis ``dim`` of ``b`` is merged with the axis of right-hand sides, which
+    is axis ``free`` of a member's ``b``: 1 if they are columns, 0 if they are rows.
+    Returns the solutions with the mapped axis in front.
     """
-    in_place = move_axis(b, dim, free)
-    shape = in_place.type.shape
-    flat = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
-    value = solve(views.reshape(in_place, shape=flat), a)
+    side_by_side = move_axis(b, dim, free)
+    shape = side_by_side.type.shape
+    merged = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
+    value = solve(views.reshape(side_by_side, shape=merged), a)
     return move_axis(views.reshape(value, shape=shape), free, 0)
 
 
 def _solve_samples() -> Iterable[Sample]:
-    """Systems of all sides, triangles and dtypes, for the table tests."""
+    """Yield systems of all sides, triangles and dtypes, for the table tests."""
     every = itertools.product((True, False), repeat=3)
     for count, (left, lower, transpose) in enumerate(every):
         dtype = m.DTYPES[count % 4]

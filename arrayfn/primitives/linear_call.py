@@ -53,8 +53,9 @@ def _types(
 ) -> tuple[ArrayType, ...]:
     """Type rule: the body's output types.
 
-    Raises unless ``transposed`` takes and gives what the transpose of ``body`` does.
-    ``consts`` is the number of operands that are constants.
+    ``body`` maps (constants, x) to results. Raises an error unless ``transposed`` maps
+    (constants, cotangents of the results) to cotangents of x. ``consts`` is the number
+    of operands that are constants.
     """
     check_closed("linear_call", body, transposed)
     check_types("linear_call: operands", operands, body.input_types)
@@ -75,9 +76,14 @@ def _jvp(
     transposed: Program,
     consts: int,
 ) -> WithTangents:
-    """The jvp rule: the call on the tangents of x, plus the body's jvp by consts."""
+    """The jvp rule: ``d f(c, x) = f(c, dx) + (df/dc)(c, x) dc``.
+
+    The first term is a linear_call of ``dx``, the second the body's jvp by the
+    constants c.
+    """
 
     def called(x: Sequence[Atom]) -> list[Atom]:
+        """Emit the linear_call on ``x``, with the same constants."""
         params = {"body": body, "transposed": transposed, "consts": consts}
         return as_list(linear_call(*primals[:consts], *x, **params))
 
@@ -141,18 +147,18 @@ def _batch(
 ) -> Batched:
     """Batching rule: a call of mapped Programs.
 
-    Operands that it is linear in are mapped in any case. The first ``consts`` operands
-    are constants of both Programs.
+    The linear operands are mapped in any case, by repetition if they were not, and so
+    are all results. The first ``consts`` operands are constants of both Programs.
     """
     fixed = mapped_axes_first(inputs[:consts], dims[:consts])
     mapped = [dim is not None for dim in dims[:consts]]
     mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
-        """Map ``program``: its first ``consts`` inputs as here, and all others."""
-        given = len(program.inputs) - consts
+        """Map ``program`` by the mapped constants and all other inputs."""
+        others = len(program.inputs) - consts
         every = [True] * len(program.outputs)
-        return batch(program, axis_size, [*mapped, *[True] * given], every)[0]
+        return batch(program, axis_size, [*mapped, *[True] * others], every)[0]
 
     outputs = linear_call(
         *fixed,
@@ -165,11 +171,11 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
-    """c x + y and the sum of y's rows, of arrays x and y, for the table tests."""
-    # c x + y and the sum of y's rows, for the arrays x and y.
+    """Yield a call that returns c x + y and the sum of y's rows, for table tests."""
     whole, row = ArrayType((3, 4), dtypes.float32), ArrayType((4,), dtypes.float32)
 
     def spread(x: Atom) -> Atom:
+        """Repeat the row ``x``."""
         return views.broadcast_in_dim(x, shape=(3, 4), axes=(1,))
 
     forward = built(
@@ -182,9 +188,9 @@ def _samples() -> Iterable[Sample]:
         lambda c, p, q: [e.mul(c, p), e.add(p, spread(q))],
         [whole, whole, row],
     )
-    given = [random_array(dtypes.float32, (3, 4), 181 + k, 0.5, 3.0) for k in range(3)]
+    arrays = [random_array(dtypes.float32, (3, 4), 181 + k, 0.5, 3.0) for k in range(3)]
     params = {"body": forward, "transposed": backward, "consts": 1}
-    yield Sample(tuple(given), params)
+    yield Sample(tuple(arrays), params)
 
 
 linear_call = Primitive(

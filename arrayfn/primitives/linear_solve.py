@@ -58,9 +58,11 @@ def _types(
     transposed: Transposed,
     consts: int,
 ) -> tuple[ArrayType, ...]:
-    """Type rule: the body's output types. Raises unless all Programs fit the operands.
+    """Type rule: the body's output types.
 
-    ``consts`` is the number of operands that are constants.
+    The operands are ``consts`` constants and the right-hand side b. Raises an error
+    unless each Program takes these, and returns arrays like b (``body`` may return
+    more).
     """
     check_closed("linear_solve", body, matvec, *transposed)
     if len(transposed) not in (0, 2):
@@ -79,10 +81,15 @@ def _types(
 
 
 def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:
-    """The jvp rule: the solution of A dx = db - dA x."""
+    """The jvp rule: dx solves A dx = db - dA x.
+
+    ``dA x`` is the jvp of ``matvec`` by the constants. Auxiliary results have no
+    tangents.
+    """
     matvec, consts = params["matvec"], params["consts"]
 
     def solve(b: Atoms) -> list[Atom]:
+        """Emit the linear_solve for another right-hand side."""
         return as_list(linear_solve(*primals[:consts], *b, **params))
 
     b, change = primals[consts:], list(tangents[consts:])
@@ -113,10 +120,11 @@ def _transpose(
     transposed: Transposed,
     consts: int,
 ) -> Tangents:
-    """The transpose rule: the solution of the transposed system.
+    """The transpose rule: ct_b solves A^T ct_b = ct_x.
 
     The first ``consts`` operands are constants of all Programs, the others the
-    right-hand side.
+    right-hand side. Raises DifferentiationError if there is no solver of the transposed
+    system, or if a constant is linear.
     """
     if not transposed:
         raise DifferentiationError(
@@ -164,18 +172,17 @@ def _batch(
     """The batching rule: each member solves its own system.
 
     The first ``consts`` operands are constants of all Programs, the others the
-    right-hand side.
+    right-hand side, which is mapped in any case, as are all results.
     """
     fixed = mapped_axes_first(inputs[:consts], dims[:consts])
-    # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
     mapped_sides = all_mapped(axis_size, inputs[consts:], dims[consts:])
 
     def mapped_program(program: Program) -> Program:
+        """Map ``program`` by the mapped constants and the right-hand side."""
+        input_flags = [*mapped, *[True] * len(mapped_sides)]
         every = [True] * len(program.outputs)
-        return batch(program, axis_size, [*mapped, *[True] * len(mapped_sides)], every)[
-            0
-        ]
+        return batch(program, axis_size, input_flags, every)[0]
 
     outputs = linear_solve(
         *fixed,
@@ -189,11 +196,11 @@ def _batch(
 
 
 def _samples() -> Iterable[Sample]:
-    """The system c x = p, x + d y = q for x and y, for the table tests."""
-    # c x = p and x + d y = q, for x and y.
+    """Yield the system c x = p, x + d y = q for x and y, for the table tests."""
     vector = ArrayType((3, 4), dtypes.float32)
 
     def program(name: str, emit: Callable[..., Atoms]) -> Program:
+        """Build a Program of the constants c and d, and two more arrays."""
         return built(name, emit, [vector] * 4)
 
     systems = (
@@ -210,9 +217,9 @@ def _samples() -> Iterable[Sample]:
             lambda c, d, p, q: [e.div(e.sub(p, e.div(q, d)), c), e.div(q, d)],
         ),
     )
-    given = [random_array(dtypes.float32, (3, 4), 171 + k, 0.5, 3.0) for k in range(4)]
+    arrays = [random_array(dtypes.float32, (3, 4), 171 + k, 0.5, 3.0) for k in range(4)]
     params = {"body": systems[0], "matvec": systems[1], "transposed": systems[2:]}
-    yield Sample(tuple(given), {**params, "consts": 2})
+    yield Sample(tuple(arrays), {**params, "consts": 2})
 
 
 linear_solve = call_primitive(

@@ -32,11 +32,13 @@ class NamedFunction(str):
 class FunctionTable:
     """The Python functions that Programs refer to, by name.
 
-    A function is kept as long as such a Program exists. Compiled code calls functions
-    without a Program, so it keeps them alive itself.
+    The table holds functions by weak references: a function lives as long as a Program
+    that refers to it. Compiled code calls functions without a Program, so it calls
+    ``keep`` for them.
     """
 
     def __init__(self) -> None:
+        """Make an empty table."""
         self._numbers = itertools.count()
         self._by_name: weakref.WeakValueDictionary[str, NamedFunction] = (
             weakref.WeakValueDictionary()
@@ -44,7 +46,7 @@ class FunctionTable:
         self._kept: dict[str, NamedFunction] = {}
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
-        """Make a new name for ``function``: ``label`` and a number."""
+        """Make a unique name ``label#number`` for ``function``, and add it."""
         named = NamedFunction(f"{label}#{next(self._numbers)}", function)
         self._by_name[str(named)] = named
         return named
@@ -54,9 +56,9 @@ class FunctionTable:
         self._kept[str(name)] = self.find(name)
 
     def find(self, name: str) -> NamedFunction:
-        """The function called ``name``.
+        """Return the function called ``name``, as a NamedFunction.
 
-        Raises ProgramError if this process has no such function any more.
+        Raises ProgramError if this process has no such function, or has deleted it.
         """
         if isinstance(name, NamedFunction):
             return name

@@ -18,6 +18,7 @@ class NumberedTable(Generic[T]):
     """
 
     def __init__(self, noun: str) -> None:
+        """Make an empty table; ``noun`` names its objects in error messages."""
         self._noun = noun
         self._items: list[T] = []
 
@@ -27,9 +28,10 @@ class NumberedTable(Generic[T]):
         return len(self._items) - 1
 
     def find(self, number: int) -> T:
-        """The object with this number.
+        """Return the object with this number.
 
-        Raises BackendError if another process made the plan.
+        Raises BackendError for a number that this process did not give, as plans from
+        another process have.
         """
         if not 0 <= number < len(self._items):
             raise BackendError(

@@ -81,9 +81,9 @@ _PAIRED_ROLES: Final = {
 def _check_windows(
     sizes: Mapping[str, Shape], strides: Axes, dilations: Axes, padding: Pads
 ) -> None:
-    """Raises ShapeError unless the output's windows lie in the padded operand.
+    """Raise ShapeError unless the output's windows lie in the padded operand.
 
-    ``sizes`` has the spatial extents of each of the three arrays.
+    ``sizes`` has the spatial extents of operand, kernel and output, by name.
     """
     extents = sizes["operand"], sizes["kernel"], sizes["output"]
     parts = zip(*extents, strides, dilations, padding, strict=True)
@@ -110,11 +110,11 @@ def _types(
     precision: str | None = None,
     lies: str | None = None,
 ) -> ArrayType:
-    """Type rule: the type of the array ``gives``, from those of the two others.
+    """Type rule: the type of the array ``gives`` ("output", "operand" or "kernel").
 
-    ``first`` and ``second`` are those two, in the order of ``ARRAYS``. The params are
-    explained in the module's docstring. Raises ShapeError where extents that are paired
-    differ, or where windows do not fit.
+    ``first`` and ``second`` are the types of the two other arrays, in the order of
+    ``ARRAYS``. The params are explained in the module's docstring. Raises ShapeError
+    where extents that are paired differ, or where windows do not fit.
     """
     name = "padded_convolution"
     families.common_dtype(name, (first, second), dtypes.NUMBERS)
@@ -164,9 +164,9 @@ def _types(
 
 
 def _canonical(x: Array, roles: Roles) -> Array:
-    """Merge and order the axes of ``x``: [group, outer, inner, spatial...].
+    """Order the axes of ``x`` by role, and merge the axes of each but the spatial role.
 
-    Axes of one of the first three roles are merged.
+    The result has the axes [group, outer, inner, *spatial].
     """
     ordered = x.transpose([axis for role in roles for axis in role])
     spatial = len(roles[SPATIAL])
@@ -175,9 +175,12 @@ def _canonical(x: Array, roles: Roles) -> Array:
 
 
 def _reference(first: Array, second: Array, **params: Any) -> Array:
-    """The array that is asked for, as a sum over the elements of the kernel's window.
+    """Compute the array ``params["gives"]`` from the two others.
 
-    ``params`` are those of the equation.
+    For each element of the kernel's window (a tap), the operand's elements that meet
+    the tap are a strided slice ``part``. Then ``y += part @ tap`` for the output,
+    ``part += y @ tap`` for the operand and ``tap += part @ y`` for the kernel. The
+    slices are views, so the sums are written into the arrays.
     """
     gives, strides, steps = (params[k] for k in ("gives", "strides", "dilations"))
     types = [ArrayType(x.shape, x.dtype) for x in (first, second)]
@@ -193,6 +196,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
     padded_operand = np.pad(arrays["operand"], [(0, 0)] * 3 + [*params["padding"]])
     w, y = arrays["kernel"], arrays["output"]
     counts = y.shape[3:]
+    # Without output elements there is nothing to add: ndindex(0) is empty.
     for position in np.ndindex(*(w.shape[3:] if 0 not in counts else (0,))):
         part = padded_operand[
             (
@@ -237,8 +241,8 @@ def _third_array(
     """Emit the array ``gives`` of a convolution from the two others.
 
     ``gives`` is "output", "operand" or "kernel", and ``arrays`` has the others by name.
-    ``like`` is the shape of the result, whose spatial extents count. Strides, padding
-    and roles are taken from ``params``, those of another equation of this convolution;
+    ``like`` is the shape of the result, of which the spatial extents are read.
+    ``params`` are the params of another equation of this convolution, of which
     ``gives`` and ``extents`` are replaced.
     """
     names = ARRAYS[gives]
@@ -249,7 +253,11 @@ def _third_array(
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
-    """Transpose rule: one array's cotangent, by the output's and the other array."""
+    """Transpose rule: the cotangent of one array from ``ct`` and the other array.
+
+    ``sum(output * operand * kernel)`` is linear in each of the three arrays. So the
+    cotangent is the array that the primitive gives for ``ct`` in place of the result.
+    """
     (ct,) = cotangents
     assert ct is not None
     names = ARRAYS[params["gives"]]
@@ -289,7 +297,11 @@ def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
 
 
 def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
-    """Emit a ``conv_general`` after a ``pad``, or their transposes."""
+    """Emit the array as a ``conv_general`` after a ``pad``, or as their transposes.
+
+    A kernel is the kernel's cotangent of the padded convolution. An operand is the
+    cotangent of the padded operand, without its borders.
+    """
     result = _types(first.type, second.type, **params)
     gives, padding = params["gives"], params["padding"]
     form = Form(**{field.name: params[field.name] for field in fields(Form)})
@@ -315,10 +327,10 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
-    """Each of the three arrays, in several dtypes, for the table tests."""
+    """Yield samples for each of the three arrays in several dtypes, for the tests."""
 
     def arrays(*shapes: Shape, dtype: dtypes.DType, seed: int) -> tuple[Array, ...]:
-        """Random arrays of these shapes."""
+        """Return random arrays of these shapes."""
         return tuple(
             families.random_array(dtype, shape, seed + k, -1.5, 1.5)
             for k, shape in enumerate(shapes)

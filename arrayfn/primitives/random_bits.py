@@ -22,42 +22,46 @@ _PARITY: Final = 0x1BD11BDA
 def threefry_rounds(
     key_0: Any, key_1: Any, counter_0: Any, counter_1: Any
 ) -> tuple[Any, Any]:
-    """Both words of the block of two counters under the key: 20 rounds.
+    """Encrypt two counters under a key of two words, by 20 rounds of Threefry-2x32.
 
-    Words are uint32 arrays, or the values of a kernel: the reference and the kernels
-    compute this one function.
+    Returns two words of random bits. Words are uint32 arrays, or values of a kernel:
+    the reference and the kernels both call this function.
     """
     keys = (key_0, key_1, key_0 ^ key_1 ^ _PARITY)
     x, y = counter_0 + keys[0], counter_1 + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x = x + y
-            y = (y << rotation) | (y >> (32 - rotation))
+            y = (y << rotation) | (y >> (32 - rotation))  # rotate left
             y = x ^ y
+        # After each four rounds, add two words of the key and the group's number.
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + (group + 1)
     return x, y
 
 
 def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Array]:
-    """Both words of the block ``(x_0, x_1)`` under the key, of uint32 arrays.
+    """Return both random words for the counters ``x_0`` and ``x_1`` under the key.
+
+    All operands are uint32 arrays, which are broadcast.
 
     >>> zero = np.zeros((), np.uint32)
     >>> [hex(word) for word in threefry2x32(zero, zero, zero, zero)]
     ['0x6b200159', '0x99ba4efe']
     """
     shape = np.broadcast_shapes(*map(np.shape, (key_0, key_1, x_0, x_1)))
-    # Arrays add modulo 2**32 silently; scalars warn.
+    # NumPy warns of overflow for scalars, but not for arrays, so scalars get an axis.
     words = (np.broadcast_to(x, shape or (1,)) for x in (key_0, key_1, x_0, x_1))
     first, second = threefry_rounds(*words)
     return first.reshape(shape), second.reshape(shape)
 
 
 def _samples() -> Iterable[Sample]:
-    """Random words, with a scalar key and with a key for each, for the table tests."""
+    """Yield random words, with a scalar key and with a key for each, for tests."""
     rng = np.random.default_rng(101)
 
     def words(shape: tuple[int, ...]) -> Array:
+        """Return random uint32 numbers."""
         return rng.integers(0, 2**32, shape, np.uint32)
 
     yield Sample((words(()), words(()), words((3, 5)), words((3, 5))), {})
@@ -65,9 +69,10 @@ def _samples() -> Iterable[Sample]:
 
 
 def _word(number: int) -> Primitive:
-    """The primitive of word ``number`` of the result."""
+    """Make the primitive that computes word ``number`` (0 or 1) of the result."""
 
     def reference(*words: Array) -> Array:
+        """Compute both words, and return one."""
         return threefry2x32(*words)[number]
 
     return elementwise(

@@ -38,7 +38,7 @@ _FEW: Final = 1024  # terms up to which there are no blocks
 
 
 def kept_axes(ndim: int, axes: Axes) -> Axes:
-    """The axes that remain after a reduction over ``axes``."""
+    """Return the axes that remain after a reduction over ``axes``."""
     return tuple(axis for axis in range(ndim) if axis not in axes)
 
 
@@ -49,7 +49,7 @@ def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
 
 
 def _reduced_shape(name: str, x: ArrayType, axes: Axes) -> tuple[int, ...]:
-    """The shape of ``x`` reduced over ``axes``.
+    """Return the shape of ``x`` reduced over ``axes``.
 
     Raises ShapeError unless the axes are ascending axes of ``x``.
     """
@@ -70,18 +70,18 @@ def _reduction(
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
-    """A reduction Primitive.
+    """Make a reduction Primitive.
 
     Args:
-        name: the primitive's.
-        reference: the NumPy function; it is given float32 for 16-bit floats.
-        function: the scalar function that accumulates, in kernels.
-        identity: the result over no elements, by dtype.
-        accepts: the dtypes that it takes.
-        jvp: its jvp rule, or a marker.
-        transpose: its transpose rule, or a marker.
+        name: the primitive's name, "reduce_" and an operation.
+        reference: the NumPy function; it gets 16-bit floats as float32.
+        function: the name of the scalar function that accumulates in kernels.
+        identity: maps a dtype to the result over no elements.
+        accepts: the dtypes that the primitive takes.
+        jvp: the jvp rule, or a marker.
+        transpose: the transpose rule, or a marker.
         tolerance: the relative error that the table tests allow.
-        doc: what it computes.
+        doc: what the primitive computes.
     """
     allowed = frozenset(accepts)
 
@@ -91,13 +91,13 @@ def _reduction(
         return ArrayType(_reduced_shape(name, x, axes), x.dtype)
 
     def reduce(x: Array, *, axes: Axes) -> Array:
-        """Reference: ``reference`` in the dtype that sums are computed in."""
+        """Apply ``reference`` in the compute dtype; round to the operand's dtype."""
         with np.errstate(all="ignore"):
             widened = x.astype(dtypes.compute_dtype(x.dtype))
             return np.asarray(reference(widened, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
-        """Several sets of axes over all dtypes, for the table tests."""
+        """Yield samples of several sets of axes over all dtypes, for table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
@@ -122,14 +122,17 @@ def _reduction(
 def _sum(x: Array, axis: Axes) -> Array:
     """Sum in NumPy, in blocks along axes on which NumPy does not sum pairwise.
 
-    NumPy sums pairwise along the contiguous axis only, and in order along others.
+    NumPy sums pairwise only along the contiguous axis, and in order along others, where
+    the error of a long sum is large. Sums of blocks of 128, which are summed again in
+    blocks, have a small error.
     """
     if x.size <= _FEW or x.dtype not in dtypes.INEXACT:
         return np.sum(x, axis=axis, dtype=x.dtype)
     if all(x.shape[k] <= _FEW for k in axis):
         return np.sum(x, axis=axis, dtype=x.dtype)
     for k in sorted(axis, reverse=True):
-        # Later axes have been reduced already.
+        # Later axes have been reduced already. Axis k is summed in blocks unless it is
+        # the contiguous axis.
         while x.shape[k] > _BLOCK and (k < x.ndim - 1 or x.strides[k] != x.itemsize):
             count = x.shape[k] // _BLOCK
             leading = (slice(None),) * k
@@ -146,7 +149,10 @@ def _sum(x: Array, axis: Axes) -> Array:
 
 
 def _extremum_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
-    """The tangent of an extremum: elements that equal it share the derivative."""
+    """The tangent of an extremum: ``dy = sum(dx * (x == y)) / sum(x == y)``.
+
+    Elements that equal the extremum share the derivative.
+    """
     is_extremum = conversion.convert(
         discrete.eq(x, spread_back(y, x.type, axes)), x.type.dtype
     )
@@ -157,7 +163,8 @@ def _extremum_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
 def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
     """The tangent of a product, by a tree of pairwise products.
 
-    It is exact for zero factors, and to all orders.
+    ``d(a * b) = da * b + a * db`` for both halves of the elements, until one is left.
+    The tangent is right for zero factors, and so are higher derivatives.
     """
     kept = kept_axes(x.type.ndim, axes)
     last = len(kept)
@@ -179,31 +186,31 @@ def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
             [slice_along(v, last, 2 * half, count) for v in (x, t)] if count % 2 else []
         )
         x, t = e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
-        if remainder:
+        if remainder:  # the last element of an odd number
             x, t = (
                 concatenate(v, one, axis=last)
                 for v, one in zip((x, t), remainder, strict=True)
             )
         count -= half
-    return reduce_sum(t, axes=(last,))
+    return reduce_sum(t, axes=(last,))  # of one element, or of none
 
 
 def _lowest(dtype: DType) -> PythonScalar:
-    """The identity of a maximum: -inf, or the smallest integer."""
+    """Return the identity of a maximum: -inf, the smallest integer, or False."""
     if dtype == dtypes.bool_:
         return False
     return -float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).min)
 
 
 def _highest(dtype: DType) -> PythonScalar:
-    """The identity of a minimum: inf, or the largest integer."""
+    """Return the identity of a minimum: inf, the largest integer, or True."""
     if dtype == dtypes.bool_:
         return True
     return float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).max)
 
 
 def _all_ones(dtype: DType) -> PythonScalar:
-    """The identity of a bitwise and: all bits set."""
+    """Return the identity of a bitwise "and": all bits set."""
     if dtype == dtypes.bool_:
         return True
     return -1 if dtype in dtypes.SIGNED else int(np.iinfo(dtype).max)
@@ -272,10 +279,17 @@ reduce_or = _reduction(
 
 
 def _first_position(extremum: Primitive) -> Callable[..., Atom]:
-    """Make the expansion to the first position of the extremum, or of NaN."""
+    """Make the function that emits the first position of the extremum, or of NaN.
+
+    ``extremum`` is the primitive reduce_max or reduce_min.
+    """
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
-        """The first position along ``axis`` whose element equals the extremum."""
+        """Emit the smallest position along ``axis`` whose element is the extremum.
+
+        Elements that are not the extremum or NaN count as having the largest integer as
+        position.
+        """
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
@@ -309,7 +323,7 @@ def _arg_reduction(
         return ArrayType(shape, dtype)
 
     def samples() -> Iterable[Sample]:
-        """Each axis and each real dtype, for the table tests."""
+        """Yield samples of each axis and each real dtype, for the table tests."""
         ordered = (d for d in dtypes.COMPUTED if d not in dtypes.COMPLEX)
         for position, dtype in enumerate(ordered):
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)

@@ -68,7 +68,7 @@ def _jvp(
     name: str,
     prevent_cse: bool,
 ) -> WithTangents:
-    """The jvp rule: a checkpoint of the body's jvp."""
+    """The jvp rule: a checkpoint of the body's jvp on primals and tangents."""
     count = len(body.outputs)
     wrt = [t is not None for t in tangents]
     program, varies = jvp(body, wrt, [False] * count)
@@ -96,7 +96,7 @@ def _batch(
 ) -> Batched:
     """The batching rule: a checkpoint of the mapped body.
 
-    ``prevent_cse`` is that of ``arrayfn.checkpoint``.
+    ``name`` and ``prevent_cse`` are passed on.
     """
     operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
@@ -108,18 +108,17 @@ def _batch(
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a checkpoint: ``(the known call, the linear call)``.
+    """Split a checkpoint into a known and a linear checkpoint, by ``unknown`` operands.
 
-    The linear call takes the operands and the marked values, and recomputes what it
-    needs.
+    The known one returns the known outputs and the values that ``saveable`` marks. It
+    is left out if it would return nothing. The linear one takes the operands and the
+    marked values, and recomputes all other values that it needs.
     """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(body.outputs))
     varies = parts.unknown
     marked = _marked(parts.known)
-    recomputed, saved, read_vars = _recomputed(
-        body, selected(body.outputs, varies), marked
-    )
+    recomputed, saved, live = _recomputed(body, selected(body.outputs, varies), marked)
     known_inputs = unselected(body.inputs, unknown)
     results = [*unselected(body.outputs, varies), *saved]
     saved_outputs = [Var(v.type) for v in saved]
@@ -138,8 +137,8 @@ def _split(
             )
         )
     pairs = zip(known_inputs, unselected(whole.inputs, unknown), strict=True)
-    needed = [(v, x) for v, x in pairs if v in read_vars]
-    known_body = Program(
+    needed = [(v, x) for v, x in pairs if v in live]
+    linear_body = Program(
         body.name,
         (*(v for v, _ in needed), *saved, *selected(body.inputs, unknown)),
         recomputed,
@@ -148,7 +147,7 @@ def _split(
     linear = equation(
         checkpoint,
         [*(x for _, x in needed), *saved_outputs, *selected(whole.inputs, unknown)],
-        {**whole.params, "body": known_body},
+        {**whole.params, "body": linear_body},
         selected(whole.outputs, varies),
         whole,
     )
@@ -156,10 +155,10 @@ def _split(
 
 
 def _marked(known: Program) -> set[Var]:
-    """The values of ``known`` that ``saveable`` marks, without the Program's inputs.
+    """Return the values of ``known`` that ``saveable`` marks, except inputs.
 
-    A mark on a copy that ``saveable`` or ``checkpoint_name`` made counts for the
-    original.
+    ``saveable`` and ``checkpoint_name`` return copies of their operand. A mark on such
+    a copy counts for the original.
     """
     source: dict[Atom, Atom] = {}
     marked: set[Var] = set()
@@ -175,10 +174,10 @@ def _marked(known: Program) -> set[Var]:
 def _recomputed(
     body: Program, outputs: Atoms, marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
-    """Which equations to recompute for ``outputs`` of ``body`` if ``marked`` are saved.
+    """Find the equations that compute ``outputs`` of ``body`` from its inputs.
 
-    Returns the equations, the marked values that are needed, and all Vars that are
-    read.
+    The values in ``marked`` are not computed, but saved. Returns the equations, the
+    marked values that are needed, and all Vars that the equations read.
     """
     live: set[Atom] = set(outputs)
     equations: list[Equation] = []
@@ -204,9 +203,10 @@ def _transpose(
     name: str,
     prevent_cse: bool,
 ) -> Tangents:
-    """Transpose rule: a checkpoint of the transposed body.
+    """Transpose rule: a checkpoint of the transposed body on the cotangents.
 
-    With ``prevent_cse`` it reads the known operands behind barriers.
+    With ``prevent_cse`` the new body reads the known operands behind barriers, so that
+    CSE does not merge the recomputed values with those of the forward pass.
     """
     linear = [isinstance(x, Linear) for x in inputs]
     given_cotangents = [ct is not None for ct in cotangents]
@@ -224,9 +224,9 @@ def _transpose(
 
 
 def _behind_barriers(program: Program, count: int) -> Program:
-    """Put a barrier between inputs of ``program``.
+    """Put an ``optimization_barrier`` after each of the first ``count`` inputs.
 
-    Its first ``count`` inputs are read only when the next one has been computed.
+    They are read only when the next input, the first cotangent, has been computed.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -239,7 +239,7 @@ def _behind_barriers(program: Program, count: int) -> Program:
 
 
 def _samples() -> Iterable[Sample]:
-    """A body without marks and one with them, for the table tests."""
+    """Yield a checkpoint without marked values, and one with, for the table tests."""
     vector = ArrayType((3, 4), dtypes.float32)
     for seed, marks in ((91, False), (92, True)):
         builder = ProgramBuilder("block")
@@ -249,12 +249,12 @@ def _samples() -> Iterable[Sample]:
             if marks:
                 product = saveable(checkpoint_name(product, name="product"))
             body = builder.build([e.mul(special.sin(product), x), e.square(y)])
-        given = [
+        arrays = [
             families.random_array(dtypes.float32, (3, 4), seed + k, -2.0, 2.0)
             for k in (0, 10)
         ]
         params = {"name": "block", "body": body, "prevent_cse": not marks}
-        yield Sample(tuple(given), params)
+        yield Sample(tuple(arrays), params)
 
 
 checkpoint = call_primitive(
@@ -271,9 +271,9 @@ checkpoint = call_primitive(
 
 
 def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
-    """An identity Primitive, which transformations treat specially.
+    """Make an identity Primitive, which transformations treat specially.
 
-    Its samples have ``params``.
+    ``params`` are the params of the primitive's samples.
     """
     return Primitive(
         name=name,
@@ -310,7 +310,7 @@ def _barrier_batch(axis_size: int, inputs: Atoms, dims: Dims) -> Batched:
 
 
 def _barrier_samples() -> Iterable[Sample]:
-    """Arrays behind a token of two floats, for the table tests."""
+    """Yield arrays behind a token of two floats, for the table tests."""
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
         x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
         yield Sample((x, np.ones(2, np.float32)), {})

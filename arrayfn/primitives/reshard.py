@@ -37,7 +37,7 @@ def _types(x: ArrayType, *, mesh: Mesh, spec: PartitionSpec) -> ArrayType:
 def _transpose(
     cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
 ) -> list[Atom | None]:
-    """Transpose rule: the cotangent, cut in the same way."""
+    """Transpose rule: ``ct_x = reshard(ct)``, with the same mesh and spec."""
     (cotangent,) = cotangents
     return [None if cotangent is None else reshard(cotangent, **params)]
 
@@ -50,14 +50,17 @@ def _batch(
     mesh: Mesh,
     spec: PartitionSpec,
 ) -> tuple[list[Atom], list[Dim]]:
-    """Batching rule: the mapped axis lies along ``axis.mesh_axes``, or stays whole."""
+    """Batching rule: a reshard whose spec has an entry for the mapped axis in front.
+
+    The mapped axis is cut along ``axis.mesh_axes``, or stays whole if there are none.
+    """
     x = move_axis(inputs[0], dims[0] or 0, 0)
     cut = PartitionSpec(axis.mesh_axes or None, *spec)
     return [reshard(x, mesh=mesh, spec=cut)], [0]
 
 
 def _samples() -> Iterable[Sample]:
-    """A matrix cut over a mesh of 3 by 2, for the table tests."""
+    """Yield a matrix cut over a mesh of 3 by 2, for the table tests."""
     mesh = Mesh((3, 2), ("i", "j"))
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
         x = families.random_array(dtype, (3, 4), 141 + seed, -3.0, 3.0)

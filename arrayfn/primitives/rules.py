@@ -31,35 +31,39 @@ Axes = tuple[int, ...]
 
 
 def as_list(result: Any) -> list[Atom]:
-    """The result of a primitive as a list, also if it is one Atom."""
+    """Return the result of a primitive, one Atom or several, as a list."""
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 def not_linear(operands: Operands) -> list[Atom]:
-    """The known operands: those of which a transposed equation has the value."""
+    """Return the operands whose values a transpose rule has: those not Linear."""
     return [x for x in operands if not isinstance(x, Linear)]
 
 
 def not_none(tangents: Tangents) -> list[Atom]:
-    """The tangents, or cotangents, that are not zero; None stands for a zero."""
+    """Return the tangents, or cotangents, that are not None, which stands for zero."""
     return [t for t in tangents if t is not None]
 
 
 def with_nones(values: Iterable[Atom | None], flags: Iterable[bool]) -> Tangents:
-    """Insert None into ``values`` where ``flags`` are false: undoes ``not_none``."""
+    """Insert None into ``values`` where ``flags`` are false: undo ``not_none``.
+
+    >>> with_nones(["a", "b"], [True, False, True])
+    ['a', None, 'b']
+    """
     remaining = iter(values)
     return [next(remaining) if flag else None for flag in flags]
 
 
 def shifted(axes: Iterable[int]) -> Axes:
-    """``axes`` of an array after it got a new axis 0: each plus 1."""
+    """Add 1 to each of ``axes``: their numbers after the array got a new axis 0."""
     return tuple(axis + 1 for axis in axes)
 
 
 def repeated(size: int, x: Atom, dim: Dim) -> Atom:
     """Move the mapped axis ``dim`` of ``x`` to the front.
 
-    If it has none, it is repeated along a new axis of extent ``size``.
+    If ``dim`` is None, ``x`` is repeated along a new axis 0 of extent ``size``.
     """
     if dim is not None:
         return emitters.move_axis(x, dim, 0)
@@ -68,9 +72,10 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
 
 
 def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
-    """Move the mapped axes of ``inputs`` to the front; repeat inputs without one.
+    """Move the mapped axis of each input to the front; repeat inputs without one.
 
-    ``axis_size`` is the extent; ``dims`` has the axis of each input, or None.
+    ``axis_size`` is the extent of the mapped axis, and ``dims`` its place in each
+    input, or None.
     """
     return [
         x if dim == 0 else repeated(axis_size, x, dim)
@@ -79,9 +84,9 @@ def all_mapped(axis_size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
 
 
 def mapped_axes_first(inputs: Atoms, dims: Dims) -> list[Atom]:
-    """Move the mapped axis of each of ``inputs``, if it has one, to the front.
+    """Move the mapped axis of each input to the front; leave inputs without one.
 
-    ``dims`` has the mapped axis of each, or None.
+    ``dims`` has the mapped axis of each input, or None.
     """
     return [
         x if dim is None else emitters.move_axis(x, dim, 0)
@@ -95,13 +100,14 @@ def mapped_axes_first(inputs: Atoms, dims: Dims) -> list[Atom]:
 def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
     """Make the jvp rule of one operand from ``rule(x, *outputs, t, **params)``.
 
-    ``rule`` returns the tangent of the output, or a list for several outputs.
+    ``t`` is the tangent of the operand ``x``. ``rule`` returns the tangent of the
+    output, or a list for several outputs.
     """
 
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
-        """The jvp rule: calls ``rule`` with everything as operands."""
+        """Call ``rule`` with the primal, the outputs and the tangent as operands."""
         tangent = rule(*primals, *outputs, *tangents, **params)
         return tangent if isinstance(tangent, list) else [tangent]
 
@@ -111,13 +117,13 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
 def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
     """Make the jvp rule of ``primitive(x, *others, **params)``, linear in ``x`` only.
 
-    The others are indices, which have no tangents.
+    The others are indices, which have no tangents: ``dy = primitive(dx, *others)``.
     """
 
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
-        """The jvp rule: the primitive of the first operand's tangent."""
+        """Apply the primitive to the first operand's tangent."""
         if tangents[0] is None:
             return [None]
         return [primitive(tangents[0], *primals[1:], **params)]
@@ -126,12 +132,15 @@ def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
 
 
 def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
-    """The jvp rule of a ``product(x, y, **params)`` that is linear in each operand."""
+    """Make the jvp rule of a ``product(x, y, **params)``, linear in each operand.
+
+    ``d product(x, y) = product(dx, y) + product(x, dy)``.
+    """
 
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
-        """The product rule, for the operands that have tangents."""
+        """Apply the product rule to the operands that have tangents."""
         (x, y), (dx, dy) = primals, tangents
         terms = [] if dx is None else [product(dx, y, **params)]
         if dy is not None:
@@ -145,15 +154,15 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
 
 
 def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
-    """Make the transpose rule of a function linear only in its first operand.
+    """Make the transpose rule of a function that is linear only in its first operand.
 
-    It is ``rule(cotangent, type of the operand, *other operands, **params)``. To
-    transpose primitive ``of`` by another operand is an error; without ``of``, other
-    operands are indices.
+    ``rule(cotangent, type of the first operand, *other operands, **params)`` returns
+    the cotangent of the first operand. ``of`` is the primitive's name: transposing it
+    by another operand raises an error. Without ``of``, the other operands are indices.
     """
 
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
-        """The cotangent of the first operand by ``rule``, and None for the others."""
+        """Return the first operand's cotangent by ``rule``, and None for the others."""
         (cotangent,), (x, *others) = cotangents, inputs
         values = [value_of(y, of) for y in others] if of else not_linear(others)
         if not isinstance(x, Linear):
@@ -170,7 +179,8 @@ def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
 def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     """Make the batching rule of a function whose operands are all mapped along axis 0.
 
-    ``rule(*operands, **params)`` emits it; its outputs are mapped along axis 0, too.
+    ``rule(*operands, **params)`` emits the function on operands that have the mapped
+    axis in front; its outputs must have the mapped axis in front too.
     """
 
     def batch(axis_size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:

@@ -92,8 +92,10 @@ def _types(
 ) -> tuple[ArrayType, ...]:
     """Type rule: the whole arrays whose parts the body returns.
 
-    The specs say which axes of the operands and results are cut along ``axis_names``.
-    ``typed`` says whether types in the body say along which axes values vary.
+    The specs say which axes of the operands and results are cut along which of
+    ``axis_names``. The body must take the types of the parts, then an int32 index for
+    each of ``axis_names``. With ``typed``, types in the body say along which axes
+    values vary.
     """
     if len(operands) != len(in_specs) or len(body.outputs) != len(out_specs):
         raise ShapeError(
@@ -113,7 +115,7 @@ def _types(
 
 
 def one_device(whole: Equation) -> Program:
-    """The Program that a shard_map runs on one device."""
+    """Build the Program that the shard_map equation ``whole`` runs on one device."""
     return _one_device_program(
         [a.type for a in whole.inputs], whole.params, whole.source
     )
@@ -124,7 +126,10 @@ def _one_device_program(
     params: Mapping[str, Any],
     source: SourceLocation | None = None,
 ) -> Program:
-    """The Program of a shard_map with these params on one device."""
+    """Build the Program of a shard_map on one device, for operands of ``types``.
+
+    Its equations get the source line ``source``.
+    """
     builder = ProgramBuilder("shard_map")
     builder.source = source
     with builder:
@@ -133,6 +138,7 @@ def _one_device_program(
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
+    """Interpret the Program that the shard_map runs on one device."""
     program = _one_device_program([type_of(np.asarray(x)) for x in operands], params)
     return tuple(evaluate(program, operands))
 
@@ -141,9 +147,9 @@ def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
 
 
 def with_specs(body: Program, out_specs: Specs, typed: bool) -> Program:
-    """Mark each result of ``body`` as varying along the axes of its spec.
+    """Mark each result of ``body`` as varying along the axes of its spec, by pvary.
 
-    If its types do not say what varies (``typed`` is False) it stays as it is.
+    Returns ``body`` unchanged if its types do not say what varies (``typed`` is False).
     """
     if not typed:
         return body
@@ -162,14 +168,17 @@ def with_specs(body: Program, out_specs: Specs, typed: bool) -> Program:
 
 
 def varying_along(x: Atom, axes: Iterable[str]) -> Atom:
-    """``x``, marked as varying along these axes of a mesh."""
+    """Emit ``x`` marked as varying along these axes of a mesh, by pvary."""
     for axis in sorted(axes):
         x = pvary(x, axis_name=axis)
     return x
 
 
 def _indices_last(program: Program, indices: int, first: int) -> Program:
-    """Move the ``indices`` inputs of ``program`` from ``first`` on to the end."""
+    """Move the inputs that are member indices to the end of the inputs.
+
+    ``indices`` is their number, and ``first`` the position of the first.
+    """
     last = first + indices
     inputs = (
         *program.inputs[:first],
@@ -186,7 +195,10 @@ def _emit(
     body: Program,
     params: Mapping[str, Any],
 ) -> list[Atom]:
-    """Emit a shard_map of ``body`` with the other ``params``; returns its outputs."""
+    """Emit a shard_map of ``body`` with the other ``params``; return its outputs.
+
+    Emits nothing if ``body`` has no outputs.
+    """
     if not body.outputs:
         return []
     specs = tuple(out_specs)
@@ -207,7 +219,10 @@ def _jvp(
     tangents: Tangents,
     **params: Any,
 ) -> WithTangents:
-    """The jvp rule: a shard_map of the body's jvp."""
+    """The jvp rule: a shard_map of the body's jvp on primals and tangents.
+
+    Tangents are cut as their primals.
+    """
     body, no_indices = params["body"], [False] * len(params["axis_names"])
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     wrt = [t is not None for t in tangents]
@@ -231,7 +246,10 @@ def _batch(
     dims: Dims,
     **params: Any,
 ) -> Batched:
-    """The batching rule: a shard_map of the mapped body."""
+    """The batching rule: a shard_map of the mapped body.
+
+    The mapped axis is in front of operands and results, and is not cut.
+    """
     body, no_indices = params["body"], [False] * len(params["axis_names"])
     operands = mapped_axes_first(inputs, dims)
     mapped = [dim is not None for dim in dims]
@@ -249,7 +267,7 @@ def _batch(
 
 
 def _specs_with_mapped(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSpec]:
-    """``specs`` with a whole axis in front, for arrays that are mapped."""
+    """Return ``specs`` with an entry for an uncut axis in front where ``mapped``."""
     pairs = zip(specs, mapped, strict=True)
     return [PartitionSpec(None, *spec) if has else spec for spec, has in pairs]
 
@@ -257,9 +275,11 @@ def _specs_with_mapped(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSp
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """Split a shard_map into a known and a linear one.
+    """Split a shard_map into a known and a linear one, by ``unknown`` operands.
 
-    Residuals are stacked along those of its axes along which they vary.
+    The known one returns the known outputs and the residuals; it is left out if there
+    are none. A residual that varies along mesh axes gets a leading axis of extent 1,
+    which is cut along these axes: the whole array stacks the members' residuals.
     """
     params = dict(whole.params)
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
@@ -321,17 +341,18 @@ def _split(
 def _residual_spec(
     type: ArrayType, axis_names: Sequence[str], typed: bool
 ) -> PartitionSpec:
-    """The spec of a stacked residual, which has one leading axis.
+    """Return the spec of a stacked residual, with an entry for its leading axis.
 
-    It is cut over those of ``axis_names`` that the residual varies along: those that
-    its type names if ``typed``, else all.
+    The leading axis is cut along those of ``axis_names`` that the residual varies
+    along: the axes that ``type`` names if ``typed``, else all. A residual that does not
+    vary is not stacked, and the spec is empty.
     """
     varies = [name for name in axis_names if not typed or name in type.varying]
     return spec_of([tuple(varies)])
 
 
 def _with_stacked_residuals(parts: Parts, specs: Sequence[PartitionSpec]) -> Program:
-    """Give the residuals of the known body a leading axis, which ``specs`` cut."""
+    """Return the known body, with a leading axis for residuals that ``specs`` cut."""
     builder = ProgramBuilder(parts.known.name)
     with builder:
         results = builder.inline(parts.known, builder.inputs_of(parts.known))
@@ -347,10 +368,10 @@ def _reading_stacked_residuals(
     specs: Sequence[PartitionSpec],
     indices: Sequence[ArrayType],
 ) -> Program:
-    """The linear body, which takes residuals with the axis that ``specs`` cut.
+    """Build the linear body, which removes the leading axis of stacked residuals.
 
-    Its inputs are the ``stacked`` residuals, the unknown operands, and the ``indices``
-    of the member, all of these types.
+    Its inputs are the residuals, of types ``stacked``, the unknown operands, and the
+    member's indices, of types ``indices``, which are not read.
     """
     builder = ProgramBuilder(parts.known.name)
     with builder:
@@ -366,7 +387,7 @@ def _reading_stacked_residuals(
 
 
 def _stacked(x: Atom, spec: PartitionSpec) -> Atom:
-    """``x`` with a leading axis of extent 1, if ``spec`` cuts one."""
+    """Emit ``x`` with a leading axis of extent 1, or ``x`` if ``spec`` is empty."""
     return views.reshape(x, shape=(1, *x.type.shape)) if spec else x
 
 
@@ -376,7 +397,11 @@ def _transpose(
     inputs: Operands,
     **params: Any,
 ) -> Tangents:
-    """The transpose rule: a shard_map of the transposed body."""
+    """The transpose rule: a shard_map of the transposed body.
+
+    Cotangents are cut as the arrays they belong to. With ``typed``, the transposes of
+    pvary and all_reduce count shared values once; else ``_counted_once`` does.
+    """
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     axis_names = params["axis_names"]
@@ -410,18 +435,18 @@ def _counted_once(
     cotangents: Sequence[PartitionSpec],
     results: Sequence[PartitionSpec],
 ) -> Program:
-    """Make a transposed body count shared values once, without types that say so.
+    """Make a transposed body count values once that several members share.
 
-    Where types do not say what varies, the cotangent of a result that all members along
-    an axis share is divided among them, and the cotangent of an operand that they share
-    is the sum of theirs.
+    This is for bodies whose types do not say what varies. If all members along an axis
+    have the same result, each gets an equal fraction of its cotangent. If all members
+    along an axis have the same operand, its cotangent is the sum of the members'.
 
     Args:
         program: the transposed body. It takes known operands, then cotangents.
         sizes: the numbers of members along each axis.
         known: the number of known operands.
-        cotangents: the spec of each cotangent that it takes.
-        results: the spec of each cotangent that it returns.
+        cotangents: the spec of each cotangent that ``program`` takes.
+        results: the spec of each cotangent that ``program`` returns.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -440,7 +465,7 @@ def _counted_once(
 
 
 def _samples() -> Iterable[Sample]:
-    """Rows scaled and summed over a mesh axis, typed or not, for the table tests."""
+    """Yield rows scaled and summed over a mesh axis, typed or not, for table tests."""
     mesh = Mesh((2, 3), ("i", "j"))
     in_specs = (PartitionSpec("i", "j"), PartitionSpec("j"))
     for typed in (True, False):
@@ -457,12 +482,12 @@ def _samples() -> Iterable[Sample]:
             scaled = e.mul(x, views.broadcast_in_dim(y, shape=(2, 2), axes=(1,)))
             total = summed_over(scaled, "j")
             body = builder.build([scaled, total])
-        given = [
+        arrays = [
             families.random_array(t.dtype, t.shape, 131 + k, -2.0, 2.0)
             for k, t in enumerate(types)
         ]
         yield Sample(
-            tuple(given),
+            tuple(arrays),
             {
                 "mesh": mesh,
                 "in_specs": in_specs,

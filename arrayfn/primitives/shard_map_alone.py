@@ -21,9 +21,12 @@ from arrayfn.primitives.variance import without_variance
 
 
 def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...]]:
-    """Split ``x`` into members' parts, along an axis in front for each mesh axis.
+    """Split ``x`` into members' parts, with an axis in front for each mesh axis.
 
-    Returns the names of these axes, which ``spec`` uses, too.
+    Each axis of ``x`` is split into the mesh axes that ``spec`` has for it, and the
+    extent of a part. For a (6, 4) array, mesh axes i of 3 and j of 2, and spec ("i",
+    "j"), the result has shape (3, 2, 2, 2). Also returns the names of the mesh axes in
+    front, in the order of the mesh.
     """
     entries = spec.entries(x.type.ndim)
     shape: list[int] = []
@@ -44,14 +47,15 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
 
 
 def _joined(x: Atom, mesh: Mesh, names: Sequence[str], spec: PartitionSpec) -> Atom:
-    """Join the members' parts in ``x``, which has the axes ``names`` in front.
+    """Join the members' parts to one array, the inverse of ``_cut``.
 
-    ``spec`` says which of them cut which axis; along the others all members have the
-    same.
+    ``x`` has an axis in front for each of the mesh axes ``names``. ``spec`` says which
+    mesh axes cut which axis of the result. All members along other mesh axes have the
+    same values, and the first is taken.
     """
     used = spec.axes()
     for axis in reversed(range(len(names))):
-        if names[axis] not in used:  # all members along it have the same
+        if names[axis] not in used:
             x = _first_along(x, axis)
     front = [name for name in names if name in used]
     local = x.type.shape[len(front) :]
@@ -63,7 +67,7 @@ def _joined(x: Atom, mesh: Mesh, names: Sequence[str], spec: PartitionSpec) -> A
 
 
 def _first_along(x: Atom, axis: int) -> Atom:
-    """``x`` at index 0 of ``axis``, which is removed."""
+    """Emit the slice of ``x`` at index 0 of ``axis``, without this axis."""
     shape = x.type.shape
     limit = (*shape[:axis], 1, *shape[axis + 1 :])
     start, strides = (0,) * len(shape), (1,) * len(shape)
@@ -72,9 +76,10 @@ def _first_along(x: Atom, axis: int) -> Atom:
 
 
 class OneDevice:
-    """The transformation that maps a body along mesh axes, on a single device.
+    """Holds the batching transformation, ``batch``.
 
-    ``transforms`` fills in ``batch``.
+    ``transforms`` sets the attribute when it is imported: this package cannot import
+    ``transforms``, which imports this package.
     """
 
     batch: ClassVar[Callable[..., tuple[Program, list[bool]]]]
@@ -83,12 +88,14 @@ class OneDevice:
 def _mapped_body(
     body: Program, sizes: dict[str, int], names: Sequence[Entry]
 ) -> Program:
-    """``body`` mapped along the axes of ``sizes``, of these extents.
+    """Map ``body`` along each of the mesh axes in ``sizes``, which has their extents.
 
-    Inputs have the axes in front that ``names`` has for them, outputs have all.
+    Input k has an axis in front for each of the mesh axes ``names[k]``. Outputs have an
+    axis in front for each mesh axis.
     """
     mapped = without_variance(body)
     all_outputs = [True] * len(body.outputs)
+    # Each mapping adds an axis in front, so the first mesh axis is mapped last.
     for axis, size in reversed(sizes.items()):
         is_mapped = [axis in entry for entry in names]
         mapped, _ = OneDevice.batch(
@@ -106,7 +113,7 @@ def expanded(
     body: Program,
     typed: bool,
 ) -> list[Atom]:
-    """Emit a shard_map on one device: the body, mapped along each mesh axis.
+    """Emit a shard_map on one device: cut operands, run the mapped body, join results.
 
     The params are those of the primitive.
     """

@@ -13,9 +13,9 @@ Specs = tuple[PartitionSpec, ...]
 
 
 def index_types(axis_names: Sequence[str], typed: bool) -> list[ArrayType]:
-    """The types of a member's indices along these axes of a mesh.
+    """Return the types of a member's indices along these axes of a mesh.
 
-    If ``typed``, they vary along their axis.
+    If ``typed``, each index varies along its axis.
     """
     return [
         ArrayType((), dtypes.int32, varying=frozenset((name,) if typed else ()))
@@ -26,9 +26,10 @@ def index_types(axis_names: Sequence[str], typed: bool) -> list[ArrayType]:
 def part_type(
     type: ArrayType, mesh: Mesh, spec: PartitionSpec, typed: bool
 ) -> ArrayType:
-    """The type of a member's part of an array of ``type`` that ``spec`` cuts.
+    """Return the type of a member's part of an array of ``type`` that ``spec`` cuts.
 
-    If ``typed``, it varies along the mesh axes of the spec, too.
+    If ``typed``, the part varies along the mesh axes of the spec, besides those of
+    ``type``.
     """
     shape = NamedSharding(mesh, spec).shard_shape(type.shape)
     varying = type.varying.union(spec.axes() if typed else ())
@@ -38,9 +39,9 @@ def part_type(
 def whole_type(
     part: ArrayType, mesh: Mesh, spec: PartitionSpec, axis_names: Sequence[str]
 ) -> ArrayType:
-    """The type of an array that ``spec`` cuts into parts of type ``part``.
+    """Return the type of an array that ``spec`` cuts into parts of type ``part``.
 
-    It varies along no axis of ``axis_names``.
+    The array varies along no axis of ``axis_names``.
     """
     shape = whole_shape(part.shape, mesh, spec)
     varying = part.varying.difference(axis_names)
@@ -48,7 +49,7 @@ def whole_type(
 
 
 def whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
-    """The shape of an array that ``spec`` cuts into parts of ``shape``."""
+    """Return the shape of an array that ``spec`` cuts into parts of ``shape``."""
     entries = spec.entries(len(shape))
     return tuple(
         extent * math.prod(mesh.shape[name] for name in entry)

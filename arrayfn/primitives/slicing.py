@@ -35,7 +35,7 @@ from arrayfn.primitives.rules import batched_along, repeated, transposed_first
 
 
 def _sample(shape: Shape, seed: int = 21) -> Array:
-    """A float32 array for the table tests."""
+    """Return a random float32 array for the table tests."""
     return families.random_array(dtypes.float32, shape, seed, -3.0, 3.0)
 
 
@@ -57,7 +57,7 @@ def _slice_types(
     if not is_valid:
         raise ShapeError(f"slice {start} to {limit} by {strides} is not within {x}")
     return x.with_shape(
-        -(-(high - low) // step)
+        -(-(high - low) // step)  # rounded up
         for low, high, step in zip(start, limit, strides, strict=True)
     )
 
@@ -65,7 +65,7 @@ def _slice_types(
 def _slice_reference(
     x: Array, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Array:
-    """The slice by NumPy's indexing."""
+    """Slice ``x`` by NumPy's indexing."""
     bounds = zip(start, limit, strides, strict=True)
     return x[tuple(slice(low, high, step) for low, high, step in bounds)]
 
@@ -78,13 +78,14 @@ def _slice_transpose(
     limit: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> Atom:
-    """Transpose rule: the cotangent padded with zeros, also between elements.
+    """Transpose rule: ``ct_x`` is ``ct`` padded with zeros to the operand's ``type``.
 
-    ``type`` is the operand's.
+    Strides put zeros between the elements too.
     """
     config: list[tuple[int, int, int]] = []
     shape = zip(ct.type.shape, type.shape, start, strides, strict=True)
     for count, extent, low, step in shape:
+        # The elements of the operand up to the last one that the slice reads.
         covered = low + (count - 1) * step + 1 if count else low
         config.append((low, extent - covered, step - 1))
     return pad(ct, conversion.literal(0, type.dtype), config=tuple(config))
@@ -122,13 +123,13 @@ slice_ = Primitive(
 
 
 def block(x: Atom, start: Sequence[int], limit: Sequence[int]) -> Atom:
-    """The elements of ``x`` from ``start`` to ``limit`` (exclusive) on every axis."""
+    """Slice ``x`` from ``start`` to ``limit`` (exclusive) on every axis."""
     ones = (1,) * x.type.ndim
     return slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
 
 
 def slice_along(x: Atom, axis: int, start: int, stop: int) -> Atom:
-    """The elements from ``start`` to ``stop`` (exclusive) along ``axis``."""
+    """Slice ``x`` from ``start`` to ``stop`` (exclusive) along ``axis``."""
     begin, limit = [0] * x.type.ndim, list(x.type.shape)
     begin[axis], limit[axis] = start, stop
     return block(x, begin, limit)
@@ -159,7 +160,10 @@ def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayTyp
 
 
 def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
-    """The padded array: interior padding first, then the borders, which may be cut."""
+    """Pad between elements first, then at the borders; cut where entries are negative.
+
+    ``config`` has (before, after, between elements) for each axis.
+    """
     if not config:
         return np.array(x)
     spread_shape = [
@@ -179,7 +183,7 @@ def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
 def _pad_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, *, config: PadConfig
 ) -> Tangents:
-    """The jvp rule: the operand's tangent padded with the value's."""
+    """The jvp rule: ``d pad(x, v) = pad(dx, dv)``."""
     x, value = tangents
     zero = conversion.literal(0, outputs[0].type.dtype)
     if x is None:
@@ -190,7 +194,10 @@ def _pad_jvp(
 def _pad_transpose(
     cotangents: Tangents, inputs: Operands, *, config: PadConfig
 ) -> Tangents:
-    """The transpose rule: cotangents of the operand, and of the padding value."""
+    """The transpose rule: ``ct_x`` is ``ct`` without the padding.
+
+    The padding value's cotangent is the sum of the padding's: ``sum(ct) - sum(ct_x)``.
+    """
     (ct,), (x, value) = cotangents, inputs
     assert ct is not None
     zero = conversion.literal(0, ct.type.dtype)
@@ -212,12 +219,15 @@ def _pad_transpose(
 def _pad_batch(
     axis_size: int, inputs: Atoms, dims: Dims, *, config: PadConfig
 ) -> Batched:
-    """Batching rule: no padding of the mapped axis; a mapped value needs a mask."""
+    """Batching rule: a pad that does not pad the mapped axis.
+
+    If the padding value is mapped, a mask of the operand's elements is padded too, and
+    selects between the padded operand and the members' values.
+    """
     x, value = inputs
     x = repeated(axis_size, x, dims[0])
     if dims[1] is None:
         return [pad(x, value, config=((0, 0, 0), *config))], [0]
-    # A mapped pad value: pad a mask too, and select.
     ones = views.broadcast_literal(1, ArrayType(x.type.shape, dtypes.bool_))
     no = Literal(False, dtypes.bool_)
     inside = pad(ones, no, config=((0, 0, 0), *config))
@@ -280,7 +290,7 @@ def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
 def _concatenate_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, *, axis: int
 ) -> Tangents:
-    """The jvp rule: the tangents concatenated, zeros where there are none."""
+    """The jvp rule: ``d concatenate(x, y) = concatenate(dx, dy)``; None is zeros."""
     parts = views.dense(tangents, [x.type for x in primals])
     return [concatenate(*parts, axis=axis)]
 
@@ -288,7 +298,7 @@ def _concatenate_jvp(
 def _concatenate_transpose(
     cotangents: Tangents, inputs: Operands, *, axis: int
 ) -> Tangents:
-    """The transpose rule: each operand's slice of the cotangent."""
+    """The transpose rule: an operand's cotangent is its slice of the cotangent."""
     (ct,) = cotangents
     assert ct is not None
     ends = list(itertools.accumulate(x.type.shape[axis] for x in inputs))

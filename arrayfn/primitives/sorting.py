@@ -32,9 +32,10 @@ from arrayfn.primitives.windows import Windows
 
 
 def take_along_last(x: Atom, indices: Atom) -> Atom:
-    """The elements of ``x`` at ``indices`` along the last axis.
+    """Gather the elements of ``x`` at ``indices`` along the last axis.
 
-    The indices must be in bounds, and unique in each row.
+    This is ``np.take_along_axis(x, indices, -1)`` for indices that are in bounds, and
+    unique in each row.
     """
     lead = tuple(range(x.type.ndim - 1))
     last = (len(lead),)
@@ -47,9 +48,9 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
 
 
 def _check(name: str, x: ArrayType) -> None:
-    """Raise unless ``x`` has an axis to sort along, and its dtype has an order.
+    """Raise an error unless ``x`` has an axis to sort along, and a dtype with an order.
 
-    ``name`` is the primitive's, for the message.
+    ``name`` is the primitive's name, for the message.
     """
     if x.dtype in dtypes.STORAGE:
         raise dtypes.storage_error(name, x.dtype)
@@ -70,12 +71,12 @@ def _argsort_types(x: ArrayType) -> ArrayType:
 
 
 def _ordered(x: Array) -> Array:
-    """``x`` in a dtype that NumPy sorts."""
+    """Convert ``x`` to a dtype that NumPy sorts: bfloat16 to float32."""
     return x.astype(dtypes.float32) if x.dtype == dtypes.bfloat16 else x
 
 
 def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
-    """The jvp rule: one argsort orders the values and the tangents."""
+    """The jvp rule: ``d sort(x) = dx[argsort(x)]``; the values are taken likewise."""
     (x,), (t,) = primals, tangents
     assert t is not None
     order = argsort(x)
@@ -83,7 +84,7 @@ def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
 
 
 def _samples() -> Iterable[Sample]:
-    """Rows of each dtype, and with NaN and ties, for the table tests."""
+    """Yield rows of each dtype, and with NaN and ties, for the table tests."""
     for position, dtype in enumerate(dtypes.COMPUTED):
         x = families.random_array(dtype, (3, 9), 95 + position, -3.0, 3.0)
         yield Sample((x,), {})
@@ -138,8 +139,9 @@ def _top_k_types(x: ArrayType, *, k: int) -> tuple[ArrayType, ArrayType]:
 
 
 def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
-    """The ``k`` largest elements of each row and their positions, by argsort."""
-    # Sort the reversed row ascending and reverse it, so that ties keep their order.
+    """Find the ``k`` largest elements of each row and their positions, by argsort."""
+    # Sort the reversed row ascending and reverse the result, so that equal elements
+    # keep their order. ``last`` minus a position is the position before reversal.
     values = _ordered(x)[..., ::-1]
     last = x.shape[-1] - 1
     order = last - np.argsort(values, axis=-1, kind="stable")[..., ::-1][..., :k]
@@ -147,7 +149,7 @@ def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
 
 
 def _top_k_samples() -> Iterable[Sample]:
-    """The samples of sort, not complex, with ``k`` from 1 to 4."""
+    """Yield the samples of sort, not complex, with ``k`` from 1 to 4."""
     for number, sample in enumerate(_samples()):
         (x,) = sample.inputs
         if x.dtype not in dtypes.COMPLEX:

@@ -28,13 +28,17 @@ def _scipy(name: str) -> Callable[..., Any]:
     """
 
     def call(x: Any) -> Any:
+        """Import scipy.special and call the function."""
         return getattr(importlib.import_module("scipy.special"), name)(x)
 
     return call
 
 
 def _logistic(x: Any) -> Any:
-    """1 / (1 + e**-x), without overflow on the way, which would flush results to 0."""
+    """Return 1 / (1 + e**-x), for negative x as e**x / (1 + e**x).
+
+    So e**-x does not overflow to infinity, which would give 0.
+    """
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(power)) / (1 + power)
 
@@ -47,14 +51,17 @@ _LN10 = math.log(10.0)
 
 
 def _one_minus(x: Atom) -> Atom:
+    """Emit 1 - x."""
     return e.add(e.neg(x), 1)
 
 
 def _one_minus_square(x: Atom) -> Atom:
-    """1 - x**2, with an accurate value near 1 and a finite derivative at 1.
+    """Emit 1 - x**2, with an accurate value near 1 and a finite derivative at 1.
 
-    The value is (1 - x)(1 + x), which does not cancel. The derivative is that of
-    1 - x**2: the product rule would give inf * 0 = NaN at 1.
+    The value is (1 - x)(1 + x), which has no cancellation. The derivative is that of
+    1 - x**2, because the difference of both is a constant to derivatives. By the
+    product rule, the derivative of a function of (1 - x)(1 + x) that is infinite at 1
+    would be inf * 0 = NaN there.
     """
     square = _one_minus(e.square(x))
     product = e.mul(_one_minus(x), e.add(x, 1))
@@ -62,7 +69,7 @@ def _one_minus_square(x: Atom) -> Atom:
 
 
 def _difference(x: Atom, y: Atom) -> Atom:
-    """x - y, but 0 if both are the same infinity."""
+    """Emit x - y, but 0 if both are the same infinity, where inf - inf is NaN."""
     difference = e.sub(x, y)
     if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
@@ -182,18 +189,19 @@ cbrt = elementwise(
 
 
 def _half(x: Atom) -> Atom:
+    """Return the scalar 0.5 of the dtype of ``x``."""
     return conversion.literal(0.5, x.type.dtype)
 
 
 def _inverse_root(x: Atom) -> Atom:
-    """1 / sqrt(x)."""
+    """Emit 1 / sqrt(x); rsqrt is not defined for complex numbers."""
     if x.type.dtype in dtypes.COMPLEX:
         return e.reciprocal(sqrt(x))
     return rsqrt(x)
 
 
 def _acosh_derivative(x: Atom) -> Atom:
-    """1 / (sqrt(x - 1) sqrt(x + 1))."""
+    """Emit the derivative of acosh: 1 / (sqrt(x - 1) sqrt(x + 1))."""
     low, high = e.sub(x, 1), e.add(x, 1)
     if x.type.dtype in dtypes.COMPLEX:
         # For negative x the root of the product is on another branch.
@@ -323,12 +331,19 @@ atanh = elementwise(
 
 
 def _trigamma(x: Atom) -> Atom:
-    """The derivative of digamma, by Abramowitz and Stegun 6.4.6, 6.4.7 and 6.4.12."""
+    """Emit trigamma, the derivative of digamma.
+
+    For x >= 0.5, z = x, and otherwise z = 1 - x. The recurrence (Abramowitz and Stegun
+    6.4.6) gives trigamma(z) = 1/z**2 + 1/(z + 1)**2 + ... + trigamma(z + 7), of which
+    the last term is computed by the asymptotic series (6.4.12). The reflection (6.4.7)
+    gives trigamma(x) = pi**2 / sin(pi x)**2 - trigamma(1 - x).
+    """
     reflected = discrete.lt(x, 0.5)
     z = e.select(reflected, _one_minus(x), x)
     total = e.square(e.reciprocal(z))
     for step in range(1, _TRIGAMMA_STEPS):
         total = e.add(total, e.square(e.reciprocal(e.add(z, step))))
+    # The series: 1/s + 1/(2 s**2) + sum of B_2k / s**(2k + 1), with s = z + 7.
     inverse = e.reciprocal(e.add(z, _TRIGAMMA_STEPS))
     square = e.square(inverse)
     series: Atom = e.mul(square, _BERNOULLI[-1])
@@ -336,8 +351,9 @@ def _trigamma(x: Atom) -> Atom:
         series = e.mul(square, e.add(series, number))
     tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
     total = e.add(total, tail)
-    # One period of the sine, to be accurate far from 0. It is 1 where it is unused,
-    # because its reciprocal is infinite at integers.
+    # The sine of x minus the nearest integer is accurate also far from 0. Where x is
+    # not reflected, the sine of pi/2 replaces it: the reciprocal is infinite at
+    # integers.
     period = e.sub(x, discrete.round(x))
     half = conversion.literal(0.5, x.type.dtype)
     sine = sin(e.mul(e.select(reflected, period, half), math.pi))
@@ -350,10 +366,12 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _gaussian(x: Atom) -> Atom:
+    """Emit the derivative of erf: 2 / sqrt(pi) * e**(-x**2)."""
     return e.mul(exp(e.neg(e.square(x))), _TWO_OVER_SQRT_PI)
 
 
 def _normal_density(x: Atom) -> Atom:
+    """Emit the density of the standard normal: e**(-x**2 / 2) / sqrt(2 pi)."""
     return e.mul(exp(e.mul(e.square(x), -0.5)), _ONE_OVER_SQRT_TWO_PI)
 
 

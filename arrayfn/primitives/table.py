@@ -98,7 +98,7 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
 
 
 def primitives_in(*modules: ModuleType) -> tuple[Primitive, ...]:
-    """The primitives among the names of ``modules``, each once."""
+    """Return the Primitives that are attributes of ``modules``, each once."""
     values = [value for module in modules for value in vars(module).values()]
     return tuple(dict.fromkeys(x for x in values if isinstance(x, Primitive)))
 

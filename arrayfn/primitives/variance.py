@@ -10,11 +10,15 @@ from arrayfn.primitives.control_flow import with_programs
 
 
 def without_variance(program: Program) -> Program:
-    """Remove ``varying`` from the types of ``program``, and its ``pvary`` equations."""
+    """Return ``program`` without variance: no type varies along a mesh axis.
+
+    Removes ``varying`` from all types and the ``pvary`` equations, also in Programs
+    among params, whose shard_maps become untyped.
+    """
     environment: dict[Var, Atom] = {}
 
     def plain(var: Var) -> Var:
-        """A copy of ``var`` that varies over no axes of a mesh."""
+        """Make a copy of ``var`` that does not vary, and add it to ``environment``."""
         unvarying = Var(var.type.plain().with_varying(UNVARYING), var.hint)
         environment[var] = unvarying
         return unvarying

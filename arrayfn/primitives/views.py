@@ -37,7 +37,7 @@ from arrayfn.primitives.rules import batched_along, shifted, transposed_first
 
 
 def broadcast_literal(value: float, type: ArrayType) -> Atom:
-    """An array of the type ``type``, filled with ``value``."""
+    """Emit an array of the type ``type``, filled with ``value``."""
     scalar = conversion.literal(value, type.dtype)
     if not type.shape:
         return scalar
@@ -45,19 +45,19 @@ def broadcast_literal(value: float, type: ArrayType) -> Atom:
 
 
 def unchanged(x: ArrayType) -> tuple[AxisMap, ...]:
-    """The index map of a view of all elements in their order."""
+    """Return the index map of a view that reads all elements at their own index."""
     return tuple(AxisMap(axis) for axis in range(x.ndim))
 
 
 def zeros(type: ArrayType) -> Atom:
-    """An array of zeros of the type ``type``."""
+    """Emit an array of zeros of the type ``type``."""
     return broadcast_literal(0, type)
 
 
 def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
     """Replace None among ``tangents`` by zeros.
 
-    ``types`` are those of the arrays they belong to.
+    ``types`` has the type of each tangent.
     """
     return [
         zeros(type) if t is None else t for t, type in zip(tangents, types, strict=True)
@@ -65,7 +65,7 @@ def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
 
 
 def _sample(shape: Shape, seed: int = 21, dtype: DType = dtypes.float32) -> Array:
-    """A random array of ``shape`` for the table tests."""
+    """Return a random array of ``shape`` for the table tests."""
     return families.random_array(dtype, shape, seed, -3.0, 3.0)
 
 
@@ -82,12 +82,12 @@ def _transpose_types(x: ArrayType, *, permutation: tuple[int, ...]) -> ArrayType
 def _transpose_axes(
     x: ArrayType, *, permutation: tuple[int, ...]
 ) -> tuple[AxisMap, ...]:
-    """The index map: input axis i is the output axis that has it."""
+    """Return the index map: input axis i is output axis ``permutation.index(i)``."""
     return tuple(AxisMap(permutation.index(axis)) for axis in range(x.ndim))
 
 
 def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes ``permutation``."""
+    """Return the permutation that undoes ``permutation``."""
     return tuple(int(i) for i in np.argsort(permutation))
 
 
@@ -117,7 +117,11 @@ transpose = Primitive(
 
 
 def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> ArrayType:
-    """Type rule: ``shape``; input axis i is its axis ``axes[i]``, or is repeated."""
+    """Type rule: an array of ``shape``.
+
+    Input axis i becomes axis ``axes[i]``, and must have its extent, or extent 1, which
+    is repeated. ``axes`` must ascend.
+    """
     is_valid = (
         len(axes) == x.ndim
         and list(axes) == sorted(set(axes))
@@ -134,7 +138,7 @@ def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> Ar
 def _broadcast_axes(
     x: ArrayType, *, shape: Shape, axes: tuple[int, ...]
 ) -> tuple[AxisMap, ...]:
-    """The index map: repeated axes are read at index 0."""
+    """Return the index map: repeated axes are read at index 0."""
     return tuple(
         AxisMap(None) if extent == 1 != shape[axis] else AxisMap(axis)
         for axis, extent in zip(axes, x.shape, strict=True)
@@ -142,19 +146,19 @@ def _broadcast_axes(
 
 
 def _broadcast_reference(x: Array, *, shape: Shape, axes: tuple[int, ...]) -> Array:
-    """The broadcast by ``np.broadcast_to``, of ``x`` with axes of extent 1 inserted."""
-    kept = [1] * len(shape)
+    """Insert axes of extent 1 into ``x``, and broadcast it to ``shape``."""
+    expanded = [1] * len(shape)
     for axis, extent in zip(axes, np.shape(x), strict=True):
-        kept[axis] = extent
-    return np.broadcast_to(np.reshape(x, kept), shape)
+        expanded[axis] = extent
+    return np.broadcast_to(np.reshape(x, expanded), shape)
 
 
 def _broadcast_transpose(
     ct: Atom, type: ArrayType, *, shape: Shape, axes: tuple[int, ...]
 ) -> Atom:
-    """Transpose rule: the cotangent summed over the repeated axes.
+    """Transpose rule: ``ct_x`` is ``ct`` summed over the repeated axes.
 
-    ``type`` is the operand's.
+    ``type`` is the operand's type. Its axes of extent 1 are inserted again.
     """
     summed = [axis for axis in range(len(shape)) if axis not in axes]
     summed += [
@@ -209,7 +213,7 @@ def _reshape_types(x: ArrayType, *, shape: Shape) -> ArrayType:
 
 
 def _reshape_axes(x: ArrayType, *, shape: Shape) -> tuple[AxisMap, ...] | None:
-    """The index map, if only axes of extent 1 are added or removed, else None."""
+    """Return the index map if only axes of extent 1 are added or removed, else None."""
     axes = [axis for axis, extent in enumerate(shape) if extent != 1]
     if [shape[axis] for axis in axes] != [n for n in x.shape if n != 1]:
         return None
@@ -268,7 +272,7 @@ rev = Primitive(
 
 
 def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
-    """Type rule: an array of ``shape`` that counts along ``axis``."""
+    """Type rule: an array of ``shape`` and ``dtype``, which counts along ``axis``."""
     shape = tuple(map(operator.index, shape))  # an error for a traced value
     if not 0 <= axis < len(shape):
         raise ShapeError(f"iota counts along an axis of {shape}, not axis {axis}")
@@ -278,15 +282,15 @@ def _iota_types(*, shape: Shape, axis: int, dtype: DType) -> ArrayType:
 
 
 def _iota_reference(*, shape: Shape, axis: int, dtype: DType) -> Array:
-    """0, 1, 2, ... along ``axis``, by ``np.arange``."""
+    """Count 0, 1, 2, ... along ``axis``, by ``np.arange``."""
     count = np.arange(shape[axis]).astype(dtype)
-    kept = [1] * len(shape)
-    kept[axis] = shape[axis]
-    return np.broadcast_to(count.reshape(kept), shape)
+    expanded = [1] * len(shape)
+    expanded[axis] = shape[axis]
+    return np.broadcast_to(count.reshape(expanded), shape)
 
 
 def _iota_batch(*args: Any, **params: Any) -> Batched:
-    """Raises: iota has no operand."""
+    """Raise ArgumentError: iota has no operand that could be mapped."""
     raise ArgumentError("iota has no operand to map")
 
 
@@ -308,7 +312,7 @@ iota = Primitive(
 
 
 def _relayout_types(x: ArrayType, *, layout: str) -> ArrayType:
-    """Type rule: the operand's type. Raises unless the layout is row-major ("C")."""
+    """Type rule: the operand's type; an error unless ``layout`` is "C" (row-major)."""
     if layout != "C":
         raise ArgumentError(
             f"relayout copies into row-major order, layout 'C', not {layout!r}: all "

@@ -52,10 +52,10 @@ _MAX_PHASES: Final = 16
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
-    """Raises unless ``positions`` are int32, one for each window.
+    """Raise an error unless ``positions`` are int32, one for each window.
 
-    ``name`` is the primitive's, for the message; ``x`` must have numbers. ``windows``
-    is the shape of the array of windows.
+    ``name`` is the primitive's name, for the message; ``x`` must have a dtype of
+    numbers. ``windows`` is the shape of the array of windows.
     """
     if x.dtype not in dtypes.NUMBERS:
         raise DTypeError(f"{name} is not defined for {x}")
@@ -66,9 +66,11 @@ def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> Non
 
 
 def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
-    """The index vectors, and the geometry, of a gather of one element of each window.
+    """Return index vectors and geometry of a gather of one element of each window.
 
-    ``positions`` has its row-major index inside the window.
+    ``positions`` has the element's row-major index inside each window. It is split into
+    an index along each window axis, from the last axis to the first. The element's
+    coordinate is ``window * stride + index * dilation``.
     """
     shape = positions.type.shape
     coordinates: list[Atom] = []
@@ -98,7 +100,7 @@ def _take_types(x: ArrayType, positions: ArrayType, **params: Any) -> ArrayType:
 
 
 def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
-    """The element of each window at its position, by ``np.take_along_axis``."""
+    """Take the element of each window at its position, by ``np.take_along_axis``."""
     geometry = SlidingWindows(**params)
     count = math.prod(geometry.sizes)
     border = [(low, high) for low, high, _ in geometry.config(x.ndim)]
@@ -108,7 +110,7 @@ def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
 
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
-    """Emit window_take as a gather."""
+    """Emit window_take as a gather, of the operand with zeros for its padding."""
     if not positions.type.size:
         return views.zeros(x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
@@ -124,13 +126,13 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
 
 
 def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
-    """Random positions inside windows, for an array of windows of ``shape``."""
+    """Return random positions inside windows, for an array of windows of ``shape``."""
     count = math.prod(geometry.sizes)
     return np.random.default_rng(seed).integers(0, count, shape).astype(np.int32)
 
 
 def _take_samples() -> Iterable[Sample]:
-    """Windows in three dtypes, and with a border, for the table tests."""
+    """Yield windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
@@ -182,7 +184,11 @@ def _put_types(
 def _put_reference(
     values: Array, positions: Array, *, extents: Shape, **params: Any
 ) -> Array:
-    """The values added to zeros, one position of the window after the other."""
+    """Add the values to zeros, one position inside the windows after the other.
+
+    The elements at one position are a strided slice of the result. Each value that has
+    this position is added there.
+    """
     geometry = SlidingWindows(**params)
     shape = list(values.shape)
     for axis, n in zip(geometry.axes, extents, strict=True):
@@ -211,7 +217,7 @@ def _put_reference(
 def _put_expand(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom:
-    """Emit window_put as a scatter_add into zeros."""
+    """Emit window_put as a scatter_add into zeros, and remove the padding."""
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
     whole = geometry.padded_shape(type.shape)
@@ -231,14 +237,20 @@ def _put_expand(
 def put_in_phases(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom | None:
-    """Emit ``window_put`` as a gather by the operand's elements; None for many windows.
+    """Emit ``window_put`` as sums for each element of the result, without a scatter.
 
     ``values`` and ``positions`` have one element for each window: a value, and the
     position inside the window to which it is added. ``extents`` are the operand's along
     the windows' axes, and ``params`` the windows' geometry.
 
-    Elements with the same offset between beginnings of windows form a *phase*. Each
-    sums the values of the same few neighbouring windows, if their position matches.
+    The result's elements with the same offset modulo the strides form a *phase*. An
+    element sums the values of the few windows that contain it, if the window's position
+    is this element. For all elements of a phase, these windows have the same distances.
+    For windows of 3 with stride 2, element 2 i of phase 0 is in windows i and i - 1,
+    and element 2 i + 1 of phase 1 is in window i.
+
+    Returns None, and emits nothing, for windows with dilation or padding, and if there
+    were more than 16 phases or terms of a sum.
     """
     geometry = SlidingWindows(**params)
     sizes, strides, axes = geometry.sizes, geometry.strides, geometry.axes
@@ -255,6 +267,7 @@ def put_in_phases(
         return None
     type = _put_types(values.type, positions.type, extents=extents, **params)
     counts = [-(-n // stride) for n, stride in zip(extents, strides, strict=True)]
+    # Pad by windows that have no position, so that all elements have as many windows.
     config = [(0, 0, 0)] * type.ndim
     for axis, before, count in zip(axes, max_distance, counts, strict=True):
         config[axis] = (before, count - positions.type.shape[axis], 0)
@@ -275,9 +288,9 @@ def put_in_phases(
 class _Phases:
     """The padded values and positions of ``put_in_phases``, by phases of elements.
 
-    An element of a phase is read by the window that begins last before it, and by up to
-    ``max_distance`` windows before that one, along each window axis. ``counts`` are the
-    elements of a phase along these axes.
+    An element of a phase is in the window that begins last before it, and in up to
+    ``max_distance`` windows before that one, along each window axis. A phase has
+    ``counts`` elements along these axes.
     """
 
     values: Atom
@@ -287,7 +300,11 @@ class _Phases:
     counts: tuple[int, ...]
 
     def shifted_by_windows(self, x: Atom, distance: Sequence[int]) -> Atom:
-        """For each element of a phase, ``x`` of the window ``distance`` before."""
+        """Slice ``x`` to have, for each element of a phase, the value of one window.
+
+        It is the window that begins ``distance`` windows, along each window axis,
+        before the window that begins last before the element.
+        """
         start, limit = [0] * x.type.ndim, list(x.type.shape)
         for axis, padding, count, n in zip(
             self.geometry.axes, self.max_distance, self.counts, distance, strict=True
@@ -297,7 +314,7 @@ class _Phases:
         return slicing.block(x, start, limit)
 
     def sums(self, offsets: Sequence[int]) -> Atom:
-        """The sums of the phase at ``offsets`` from the beginning of a window."""
+        """Emit the sums for the phase of elements at ``offsets`` modulo the strides."""
         sizes, strides = self.geometry.sizes, self.geometry.strides
         compute_dtype = dtypes.compute_dtype(self.values.type.dtype)
         zero = conversion.literal(0, compute_dtype)
@@ -311,7 +328,7 @@ class _Phases:
                 position >= size
                 for position, size in zip(position_in_window, sizes, strict=True)
             ):
-                continue
+                continue  # the window ends before the element
             number = int(np.ravel_multi_index(position_in_window, sizes))
             is_hit = discrete.eq(
                 self.shifted_by_windows(self.positions, distance),
@@ -322,7 +339,7 @@ class _Phases:
             )
             term = e.select(is_hit, value, zero)
             total = term if total is None else e.add(total, term)
-        if total is None:  # the stride exceeds the window: no window has the element
+        if total is None:  # strides exceed sizes: these elements are in no window
             nearest = self.shifted_by_windows(self.positions, [0] * len(sizes))
             total = views.zeros(ArrayType(nearest.type.shape, compute_dtype))
         return conversion.convert(total, self.values.type.dtype)
@@ -333,8 +350,8 @@ def _interleaved(
 ) -> Atom:
     """Interleave phases along ``axes`` into one array.
 
-    ``phase(offsets)`` has the elements ``offset + i * stride`` along each of ``axes``,
-    for one offset below each stride. All phases have the same shape.
+    ``phase(offsets)`` returns the elements ``offset + i * stride`` along each of
+    ``axes``, for one offset below each stride. All phases have the same shape.
     """
     parts = [
         phase(position_in_window)
@@ -346,6 +363,7 @@ def _interleaved(
     stacked_parts = [views.reshape(part, shape=(1, *shape)) for part in parts]
     stacked = slicing.concatenate(*stacked_parts, axis=0)
     stacked = views.reshape(stacked, shape=(*strides, *shape))
+    # Put the axis of offsets behind the axis of the elements i, and merge both.
     order: list[int] = []
     merged = list(shape)
     for axis in range(len(shape)):
@@ -359,7 +377,7 @@ def _interleaved(
 
 
 def _put_samples() -> Iterable[Sample]:
-    """Windows in three dtypes, and with a border, for the table tests."""
+    """Yield windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         windows = geometry.shape(shape)

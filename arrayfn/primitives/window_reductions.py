@@ -57,13 +57,16 @@ UNROLLED: Final = 32
 def _reduce_expansion(
     combine: Callable[..., Any], reduction: Primitive
 ) -> Callable[..., Atom]:
-    """The expansion of a window reduction to combinations of slices.
+    """Make the function that emits a window reduction as combinations of slices.
 
     ``combine`` is the primitive of two operands that ``reduction`` applies along axes.
     """
 
     def expand(x: Atom, **params: Any) -> Atom:
-        """Reduce short windows at once, and long ones axis by axis."""
+        """Emit short windows as one combination, and long ones axis by axis.
+
+        Long windows that lie side by side are reduced as blocks of a reshape.
+        """
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
@@ -73,7 +76,7 @@ def _reduce_expansion(
             return _folded(combine, geometry.taps(x))
         if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
             return _blocks(reduction, x, geometry)
-        # One axis after the other; an axis that is done has windows of extent 1.
+        # One axis after the other: each replaces the axis by its windows' results.
         parts = zip(*geometry.params().values(), strict=True)
         for axis, size, stride, dilation in parts:
             x = _along_axis(combine, x, axis, size, stride, dilation)
@@ -85,7 +88,10 @@ def _reduce_expansion(
 def _padded(
     x: Atom, geometry: SlidingWindows, reduction: Primitive
 ) -> tuple[Atom, SlidingWindows]:
-    """``x`` padded with the identity of ``reduction``, if windows have padding."""
+    """Pad ``x`` with the identity of ``reduction``, if windows have padding.
+
+    Returns the padded array, and the geometry of its windows, without padding.
+    """
     if not geometry.padding:
         return x, geometry
     fill = conversion.literal(_identity(reduction, x.type.dtype), x.type.dtype)
@@ -94,7 +100,7 @@ def _padded(
 
 
 def _with_border(x: Array, geometry: SlidingWindows, reduction: Primitive) -> Array:
-    """``x`` padded with the identity of ``reduction``, if windows have padding."""
+    """Pad the NumPy array ``x`` with the identity of ``reduction``, as ``_padded``."""
     if not geometry.padding:
         return x
     border = [(low, high) for low, high, _ in geometry.config(x.ndim)]
@@ -103,7 +109,7 @@ def _with_border(x: Array, geometry: SlidingWindows, reduction: Primitive) -> Ar
 
 
 def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
-    """The identity of ``reduction`` for ``dtype``."""
+    """Return the identity of ``reduction`` for ``dtype``."""
     assert isinstance(reduction.kernel, Reduction)
     return reduction.kernel.identity(dtype)
 
@@ -117,7 +123,11 @@ def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
 
 
 def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
-    """Emit the reduction of windows that do not overlap, as blocks of a reshape."""
+    """Emit the reduction of windows that lie side by side, as blocks of a reshape.
+
+    Each window axis of n elements becomes two axes: n // size windows, and the size,
+    which is reduced. Elements after the last window are cut off.
+    """
     limit = list(x.type.shape)
     shape: list[int] = []
     inner: list[int] = []
@@ -141,7 +151,9 @@ def _along_axis(
     """Emit windows along one axis by combining windows of 1, 2, 4 ... elements.
 
     ``combine`` is the function of two operands. Windows have ``size`` elements at a
-    distance of ``step``, and begin ``stride`` elements apart.
+    distance of ``step``, and begin ``stride`` elements apart. A window of 13 = 1 + 4 +
+    8 elements combines windows of 1, 4 and 8 elements, which follow each other. Short
+    windows combine single elements.
     """
     if size <= UNROLLED // 2:
         return _folded(
@@ -149,6 +161,7 @@ def _along_axis(
         )
     count = x.type.shape[axis] - (size - 1) * step
     total: Atom | None = None
+    # powers[i] is the window of ``power`` elements that begins at element i.
     powers, power, covered = x, 1, 0
     while True:
         if size & power:
@@ -178,16 +191,16 @@ def _window_reduction(
     transpose: Any = NOT_LINEAR,
     doc: str,
 ) -> Primitive:
-    """A window reduction Primitive: ``reduction`` of each window.
+    """Make a window reduction Primitive: ``reduction`` of each window.
 
     Args:
-        name: the primitive's.
+        name: the primitive's name.
         reduction: the primitive that reduces along axes.
-        combine: the primitive of two operands that it applies.
-        accepts: the dtypes that it takes.
-        jvp: its jvp rule, or a marker.
-        transpose: its transpose rule, or a marker.
-        doc: what it computes.
+        combine: the primitive of two operands that ``reduction`` applies.
+        accepts: the dtypes that the primitive takes.
+        jvp: the jvp rule, or a marker.
+        transpose: the transpose rule, or a marker.
+        doc: what the primitive computes.
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
@@ -199,14 +212,14 @@ def _window_reduction(
         return x.with_shape(geometry.shape(x.shape))
 
     def reference(x: Array, **params: Any) -> Array:
-        """Reference: the reduction of a view that has each window's elements last."""
+        """Reduce a view of all windows along the axes inside windows."""
         geometry = SlidingWindows(**params)
         windows = geometry.inside().of(_with_border(x, geometry, reduction))
         axes = tuple(range(x.ndim, windows.ndim))
         return reduction.reference(windows, axes=axes)
 
     def samples() -> Iterable[Sample]:
-        """Windows in each dtype, and long, adjacent and bordered ones."""
+        """Yield windows in each dtype, and long, adjacent and bordered ones."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 65 + position, -3.0, 3.0)
@@ -235,7 +248,10 @@ def _window_reduction(
 
 
 def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
-    """The transpose rule: the sum of the windows that each element is in."""
+    """The transpose rule: ``ct_x[j]`` is the sum of ``ct`` of all windows that have j.
+
+    This is a window sum, too: of ``ct`` spread by the strides, with zeros around.
+    """
     if not ct.type.size:
         return views.zeros(type)
     geometry = SlidingWindows(**params)
@@ -249,13 +265,13 @@ def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
 
 
 def _extremum_jvp(position: Emitter) -> JvpRule:
-    """The jvp rule: the first element that equals the extremum gets the derivative.
+    """Make the jvp rule of window extrema: ``dy`` is ``dx`` at the extremum's position.
 
-    ``position`` emits the positions of extrema.
+    ``position`` emits the position of the first extremum in each window.
     """
 
     def rule(x: Atom, y: Atom, t: Atom, **params: Any) -> list[Atom | None]:
-        """The tangent at the position of each window's extremum."""
+        """Take the tangent at the position of each window's extremum."""
         if not y.type.size:
             return [None]
         return [window_take(t, position(x, **params), **params)]
@@ -296,9 +312,10 @@ reduce_window_min = _window_reduction(
 
 
 def _first_position(taps: Sequence[Atom], is_better: Callable[..., Any]) -> Atom:
-    """For each element, which of the arrays ``taps`` has the extremum, or NaN, first.
+    """Emit, for each element, the number of the first of ``taps`` with the extremum.
 
-    ``is_better(x, y)`` says whether x takes the place of y.
+    ``taps`` are arrays of one shape. NaN counts as the extremum. ``is_better(x, y)``
+    says whether x takes the place of y: x > y for a maximum.
     """
     best = taps[0]
     position = views.zeros(ArrayType(best.type.shape, dtypes.int32))
@@ -322,11 +339,11 @@ def _window_arg_reduction(
     arg_reduction: Primitive,
     extremum: Primitive,
 ) -> Primitive:
-    """The Primitive of the position of an extremum in each window.
+    """Make the Primitive of the position of an extremum in each window.
 
-    ``reference`` and ``arg_reduction`` find it along an axis, as np.argmax and argmax
-    do. ``is_better(x, y)`` says whether x takes the place of y; ``extremum`` has the
-    identity.
+    ``reference`` is np.argmax or np.argmin, and ``arg_reduction`` the primitive of this
+    name. ``is_better(x, y)`` says whether x takes the place of y. ``extremum`` is the
+    reduction to the extremum, whose identity fills the padding.
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
@@ -338,7 +355,7 @@ def _window_arg_reduction(
         return ArrayType(geometry.shape(x.shape), dtypes.int32)
 
     def positions(x: Array, **params: Any) -> Array:
-        """The reference: ``reference`` along all elements of a window."""
+        """Apply ``reference`` to a view that has each window's elements last."""
         geometry = SlidingWindows(**params)
         widened = x.astype(dtypes.compute_dtype(x.dtype))
         windows = geometry.inside().of(_with_border(widened, geometry, extremum))
@@ -346,7 +363,10 @@ def _window_arg_reduction(
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
     def expand(x: Atom, **params: Any) -> Atom:
-        """Compares the slices of short windows; copies long windows side by side."""
+        """Emit comparisons of slices for short windows.
+
+        Long windows are copied side by side, for ``arg_reduction``.
+        """
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         count = math.prod(geometry.sizes)
@@ -361,7 +381,7 @@ def _window_arg_reduction(
         return _first_position(geometry.taps(x), is_better)
 
     def samples() -> Iterable[Sample]:
-        """Windows in each real dtype, and long and bordered ones."""
+        """Yield windows in each real dtype, and long and bordered ones."""
         for position, dtype in enumerate(
             d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):
@@ -404,7 +424,7 @@ window_argmin = _window_arg_reduction(
 
 
 def identity_of(primitive: Primitive, dtype: DType) -> PythonScalar:
-    """The padding value that does not change the reduction ``primitive``."""
+    """Return the padding value that does not change the window reduction."""
     reduction = {
         "reduce_window_sum": reductions.reduce_sum,
         "reduce_window_max": reductions.reduce_max,

@@ -40,7 +40,16 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """The geometry of sliding windows, with one entry for each of ``axes``."""
+    """The geometry of sliding windows, with one entry for each of ``axes``.
+
+    Attributes:
+        axes: the operand's axes along which windows slide, ascending.
+        sizes: the number of elements of a window.
+        strides: the distance between beginnings of windows, in elements.
+        dilations: the distance between elements of a window.
+        padding: the elements (before, after) that windows may reach outside; () if none
+            do.
+    """
 
     axes: Axes
     sizes: Shape
@@ -49,7 +58,7 @@ class SlidingWindows:
     padding: tuple[tuple[int, int], ...] = ()
 
     def params(self) -> dict[str, Any]:
-        """The params of an equation."""
+        """Return the fields as params of an equation, without an empty ``padding``."""
         params: dict[str, Any] = {
             "axes": self.axes,
             "sizes": self.sizes,
@@ -59,23 +68,23 @@ class SlidingWindows:
         return {**params, "padding": self.padding} if self.padding else params
 
     def shifted(self) -> SlidingWindows:
-        """The windows after a new mapped axis 0."""
+        """Return the geometry for an operand with a new axis 0."""
         return replace(self, axes=shifted(self.axes))
 
     def inside(self) -> SlidingWindows:
-        """The same windows of an operand that includes the padding."""
+        """Return the same windows for an operand that includes the padding."""
         return replace(self, padding=())
 
     def config(self, ndim: int) -> slicing.PadConfig:
-        """The param ``config`` of the ``pad`` that adds the padding to an operand.
+        """Return the param ``config`` of the ``pad`` that adds the padding.
 
-        It has (before, after, between elements) for each of ``ndim`` axes.
+        It has (before, after, 0) for each of the operand's ``ndim`` axes.
         """
         pads = dict(zip(self.axes, self.padding, strict=False))
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
     def padded_shape(self, shape: Shape) -> Shape:
-        """The shape of an operand of ``shape`` with the padding."""
+        """Return the shape of an operand of ``shape`` after it is padded."""
         return tuple(
             n + low + high
             for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
@@ -90,9 +99,9 @@ class SlidingWindows:
         return slicing.block(x, start, limit)
 
     def check(self, name: str, x: ArrayType) -> None:
-        """Raises ShapeError unless these are windows of ``x``.
+        """Raise ShapeError unless this geometry fits an operand ``x``.
 
-        ``name`` is the primitive's.
+        ``name`` is the primitive's name, for the message.
         """
         counts = {len(part) for part in self.params().values()}
         if (
@@ -112,7 +121,7 @@ class SlidingWindows:
             )
 
     def count(self, shape: Shape) -> Shape:
-        """The number of windows along each windowed axis of an operand of ``shape``."""
+        """Return the number of windows along each of ``axes`` of an operand."""
         shape = self.padded_shape(shape)
         parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
         return tuple(
@@ -121,12 +130,15 @@ class SlidingWindows:
         )
 
     def shape(self, shape: Shape) -> Shape:
-        """The array of windows' shape: the operand's, with counts along the axes."""
+        """Return an operand's ``shape`` with the number of windows along ``axes``."""
         counts = dict(zip(self.axes, self.count(shape), strict=True))
         return tuple(counts.get(axis, n) for axis, n in enumerate(shape))
 
     def tap(self, x: Atom, position: Sequence[int]) -> Atom:
-        """The element at ``position`` of each window: a slice of ``x``."""
+        """Emit the element at ``position`` of each window, as a slice of ``x``.
+
+        ``position`` has an index inside the window for each of ``axes``.
+        """
         start, limit, strides = [0] * x.type.ndim, list(x.type.shape), [1] * x.type.ndim
         counts = self.count(x.type.shape)
         for k, axis in enumerate(self.axes):
@@ -140,12 +152,16 @@ class SlidingWindows:
         )
 
     def taps(self, x: Atom) -> list[Atom]:
-        """The elements of each window, one slice for each position in it."""
+        """Emit the slice ``tap(x, position)`` of each position, in row-major order."""
         positions = itertools.product(*(range(size) for size in self.sizes))
         return [self.tap(x, position) for position in positions]
 
     def of(self, x: Array) -> Array:
-        """The windows of a NumPy array, with the axes inside windows last."""
+        """Return a view of all windows of a NumPy array, which must not be written.
+
+        The axes are those of ``x``, with the number of windows along ``axes``, then the
+        axes inside windows.
+        """
         if 0 in self.shape(x.shape):
             return np.zeros((*self.shape(x.shape), *self.sizes), x.dtype)
         strides = list(x.strides)
@@ -153,7 +169,8 @@ class SlidingWindows:
         for k, axis in enumerate(self.axes):
             inner.append(strides[axis] * self.dilations[k])
             strides[axis] *= self.strides[k]
-        elements = x.view(f"V{x.itemsize}")  # NumPy strides no arrays of float8
+        # as_strided does not support float8, so it gets opaque elements of that size.
+        elements = x.view(f"V{x.itemsize}")
         return np.lib.stride_tricks.as_strided(
             elements,
             (*self.shape(x.shape), *self.sizes),
@@ -163,15 +180,15 @@ class SlidingWindows:
 
 
 def batched_windows(name: str) -> BatchRule:
-    """Make the batching rule of primitive ``name``.
+    """Make the batching rule of a window primitive, by its name.
 
-    The mapped axis is first, so the axes of the windows count one more.
+    The mapped axis is in front, so each window axis has a number greater by one.
     """
     primitive = Emitter(name)
     geometry_params = {field.name for field in fields(SlidingWindows)}
 
     def rule(*operands: Atom, **params: Any) -> Atom:
-        """The primitive of ``operands`` that have the mapped axis in front."""
+        """Emit the primitive on ``operands`` that have the mapped axis in front."""
         windows = SlidingWindows(
             **{k: v for k, v in params.items() if k in geometry_params}
         )
@@ -183,11 +200,12 @@ def batched_windows(name: str) -> BatchRule:
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
 ) -> slicing.PadConfig:
-    """The ``pad`` config of one value for each window, over which windows then slide.
+    """Return the ``pad`` config that spreads one value for each window.
 
-    Each axis is dilated by the strides, and padded so that there are as many windows as
-    the operand, of ``shape``, has elements. ``counts`` are the numbers of windows,
-    ``ndim`` the number of axes.
+    The values are put at the windows' beginnings, ``stride`` elements apart, with zeros
+    between and around. Windows of stride 1 over the result then have, at element j, the
+    values of the windows that contain j. ``shape`` is the operand's, with ``ndim``
+    axes, and ``counts`` are the numbers of windows along the window axes.
     """
     config = [(0, 0, 0)] * ndim
     for k, axis in enumerate(geometry.axes):
@@ -221,7 +239,7 @@ def _windows_types(x: ArrayType, *, order: Axes, **params: Any) -> ArrayType:
 
 
 def _windows_reference(x: Array, *, order: Axes, **params: Any) -> Array:
-    """All windows, by NumPy strides."""
+    """Compute all windows by NumPy's strides, with the axes in ``order``."""
     return SlidingWindows(**params).of(x).transpose(order)
 
 
@@ -230,13 +248,13 @@ def overlap_add(
 ) -> Atom:
     """Sum, for each element of an array of type ``x``, its values in all windows.
 
-    This is the transpose of ``sliding_windows``: ``windows`` has the shape of its
-    result, whose axes are in ``order``.
+    This is the transpose of ``sliding_windows``, emitted as a scatter_add. ``windows``
+    has the shape of that primitive's result, whose axes are in ``order``.
     """
     ndim = x.ndim
     counts = geometry.count(x.shape)
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
-    # The axes: those without windows, counts, positions in the windows.
+    # Order the axes: those without windows, numbers of windows, axes inside windows.
     axis_order = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
     permutation = tuple(order.index(axis) for axis in axis_order)
     windows = views.transpose(windows, permutation=permutation)
@@ -259,9 +277,10 @@ def overlap_add(
 
 
 def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
-    """Put windows of one element each among zeros: an array of type ``x``.
+    """Put windows of one element each into an array of zeros of type ``x``, by a pad.
 
-    The axes that windows lie along are the last ones of ``windows``.
+    ``windows`` has the axes without windows first, then the numbers of windows, then
+    axes of extent 1.
     """
     ndim = x.ndim
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
@@ -279,12 +298,12 @@ def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
 
 
 def count_along(shape: Shape, axis: int, step: int) -> Atom:
-    """An array of ``shape`` with 0, ``step``, ``2 * step`` ... along ``axis``."""
+    """Emit an int32 array with 0, ``step``, ``2 * step`` ... along ``axis``."""
     return e.mul(views.iota(shape=shape, axis=axis, dtype=dtypes.int32), step)
 
 
 def positions_of(components: Sequence[Atom]) -> Atom:
-    """Stack index components to index vectors, for gather and scatter."""
+    """Stack arrays of index components along a new last axis, as index vectors."""
     shape = (*components[0].type.shape, 1)
     axes = tuple(range(len(shape) - 1))
     parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in components]
@@ -292,7 +311,7 @@ def positions_of(components: Sequence[Atom]) -> Atom:
 
 
 def _windows_samples() -> Iterable[Sample]:
-    """Windows of each dtype in three orders of axes, for the table tests."""
+    """Yield windows of each dtype in three orders of axes, for the table tests."""
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
         shape, geometry = GEOMETRIES[position % 2]
         ndim = len(shape) + len(geometry.axes)

@@ -26,13 +26,19 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The params that gather and scatter share. They are closed under batching.
+    """The params that gather and scatter share.
 
-    JAX's names, for gather and scatter: ``window_axes`` is offset_dims or
-    update_window_dims, ``collapsed_axes`` is collapsed_slice_dims or
-    inserted_window_dims, ``indexed_axes`` is start_index_map or
-    scatter_dims_to_operand_dims, and ``batch`` has the batching dims of the operand and
-    of the indices, which pair.
+    Batching a gather or scatter gives another one (see the methods ``mapped_*``).
+
+    Attributes:
+        window_axes: the axes of the array of windows that lie inside windows. JAX's
+            offset_dims and update_window_dims.
+        collapsed_axes: the operand's axes that windows do not have; their size in a
+            window is 1. JAX's collapsed_slice_dims and inserted_window_dims.
+        indexed_axes: the operand's axis for each component of an index vector. JAX's
+            start_index_map and scatter_dims_to_operand_dims.
+        batch: the operand's batch axes, and the axes of the indices that they are
+            paired with.
     """
 
     window_axes: Axes
@@ -41,7 +47,7 @@ class Windows:
     batch: tuple[Axes, Axes] = ((), ())
 
     def params(self) -> dict[str, Any]:
-        """The params of an equation."""
+        """Return the fields as params of an equation."""
         return {
             "window_axes": self.window_axes,
             "collapsed_axes": self.collapsed_axes,
@@ -50,12 +56,12 @@ class Windows:
         }
 
     def kept(self, ndim: int) -> Axes:
-        """The axes of an operand of ``ndim`` axes that windows have, too."""
+        """Return the axes of an operand of ``ndim`` axes that windows have too."""
         removed = (*self.collapsed_axes, *self.batch[0])
         return tuple(axis for axis in range(ndim) if axis not in removed)
 
     def shape(self, indices: Shape, sizes: Shape) -> Shape:
-        """The shape of the array of windows.
+        """Return the shape of the array of windows.
 
         ``indices`` is the shape of the array of indices; ``sizes`` are the extents of
         one window along the operand's axes.
@@ -70,9 +76,10 @@ class Windows:
         )
 
     def sizes(self, ndim: int, windows: Shape) -> Shape:
-        """The extents of one window along the operand's ``ndim`` axes.
+        """Return the extents of one window along the operand's ``ndim`` axes.
 
-        ``windows`` is the shape of the array of windows.
+        ``windows`` is the shape of the array of windows. Axes that windows do not have
+        get extent 1.
         """
         window_axis_of = dict(zip(self.kept(ndim), self.window_axes, strict=True))
         return tuple(
@@ -81,7 +88,10 @@ class Windows:
         )
 
     def mapped_together(self) -> Windows:
-        """The params after operand, indices and windows got one more axis in front."""
+        """Return the params if operand, indices and windows have a mapped axis 0.
+
+        The mapped axis is a batch axis of operand and indices.
+        """
         return Windows(
             shifted(self.window_axes),
             shifted(self.collapsed_axes),
@@ -90,7 +100,10 @@ class Windows:
         )
 
     def mapped_operand(self) -> Windows:
-        """The params after operand and windows got a mapped axis 0, a window axis."""
+        """Return the params if operand and windows have a mapped axis 0.
+
+        The mapped axis is a window axis: each window spans all members.
+        """
         return Windows(
             (0, *shifted(self.window_axes)),
             shifted(self.collapsed_axes),
@@ -99,7 +112,7 @@ class Windows:
         )
 
     def mapped_indices(self) -> Windows:
-        """The params after indices and windows got a mapped axis 0."""
+        """Return the params if indices and windows have a mapped axis 0."""
         return replace(
             self,
             window_axes=shifted(self.window_axes),
@@ -115,11 +128,14 @@ class Windows:
         *,
         may_miss: bool,
     ) -> None:
-        """Raises ShapeError or DTypeError unless the params fit the operands.
+        """Raise ShapeError or DTypeError unless the params fit the operands.
 
-        ``name`` is the primitive's; ``sizes`` are the extents of one window along the
-        operand's axes. All positions along an empty axis are out of bounds, so there
-        must be none, unless windows ``may_miss`` the operand.
+        ``name`` is the primitive's name. ``sizes`` are the extents of one window along
+        the operand's axes, which must not exceed the operand's.
+
+        An exception are empty indexed axes, where every position is out of bounds: a
+        size of 1 is accepted there if windows ``may_miss`` the operand, or if there are
+        no windows.
         """
         self._check_indices(name, operand, indices)
         kept = self.kept(operand.ndim)
@@ -135,10 +151,11 @@ class Windows:
             raise ShapeError(f"{name}: window axes {self.window_axes} do not ascend")
         may_miss = may_miss or 0 in indices.shape[:-1]
         empty = [k for k in self.indexed_axes if may_miss and not operand.shape[k]]
+        # A batch axis must have size 1 in a window, even where the batch is empty.
         if len(sizes) != operand.ndim or any(
             (
                 not 0 <= size <= (extent if axis not in empty else 1)
-                and axis not in self.batch[0]  # no axis of a member
+                and axis not in self.batch[0]
             )
             or (axis not in kept and size != 1)
             for axis, (size, extent) in enumerate(
@@ -148,7 +165,7 @@ class Windows:
             raise ShapeError(f"{name}: windows of {sizes} do not fit {operand}")
 
     def _check_indices(self, name: str, operand: ArrayType, indices: ArrayType) -> None:
-        """Raises unless ``indices`` and the axes that they name fit the operand."""
+        """Raise an error unless ``indices`` and the params' axes fit the operand."""
         if indices.dtype not in dtypes.INTEGERS:
             raise DTypeError(f"{name} takes integer indices, but was given {indices}")
         if indices.ndim == 0 or indices.shape[-1] != len(self.indexed_axes):
@@ -177,15 +194,17 @@ class Windows:
     def positions(
         self, operand: Shape, indices: Array, sizes: Shape, clip: bool
     ) -> tuple[Array, Array]:
-        """``(position of each element of the windows, whether it is in bounds)``.
+        """Return (position of each element of the windows, whether it is in bounds).
 
-        Positions are flat indices of the operand. With ``clip`` windows are moved
-        inside; otherwise the positions of a window that is out of bounds are
-        meaningless.
+        Both have the shape of the array of windows. Positions are flat row-major
+        indices of the operand. With ``clip``, windows are moved inside; otherwise the
+        positions of a window that is out of bounds are meaningless.
         """
         ndim = len(self.shape(indices.shape, sizes))
         outer = [axis for axis in range(ndim) if axis not in self.window_axes]
         strides = RowMajor().strides(operand)
+        # A position is a sum of offset * stride along the operand's axes. Each term is
+        # broadcast along the axes of the array of windows that it does not depend on.
         position = np.zeros((1,) * ndim, np.int64)
         inside = np.ones((1,) * ndim, np.bool_)
         for component, axis in enumerate(self.indexed_axes):
@@ -209,9 +228,9 @@ class Windows:
 
 
 def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
-    """Raises ArgumentError unless ``mode`` is one of ``modes``.
+    """Raise ArgumentError unless ``mode`` is one of ``modes``.
 
-    ``name`` is the primitive's.
+    ``name`` is the primitive's name, for the message.
     """
     if mode not in modes:
         raise ArgumentError(
@@ -220,16 +239,19 @@ def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
 
 
 def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
-    """Raises ShapeError unless ``axes`` are different numbers from 0 to ``ndim`` - 1.
+    """Raise ShapeError unless ``axes`` are different numbers from 0 to ``ndim`` - 1.
 
-    ``name`` and ``word`` say in the message whose axes, and which.
+    ``name`` is the primitive's name, and ``word`` the kind of axes, for the message.
     """
     if len(set(axes)) != len(axes) or any(not 0 <= axis < ndim for axis in axes):
         raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
 
 
 def _along_axes(values: Array, axes: Sequence[int], ndim: int) -> Array:
-    """Reshape ``values`` to ``ndim`` axes: ``axes`` hold them, others have extent 1."""
+    """Reshape ``values`` to ``ndim`` axes: its axis k becomes axis ``axes[k]``.
+
+    The other axes have extent 1.
+    """
     shape = [1] * ndim
     for axis, extent in zip(axes, values.shape, strict=True):
         shape[axis] = extent
@@ -237,7 +259,7 @@ def _along_axes(values: Array, axes: Sequence[int], ndim: int) -> Array:
 
 
 def _as_int64(indices: Array) -> Array:
-    """``indices`` as int64; uint64 saturates."""
+    """Convert ``indices`` to int64; too large uint64 become the largest int64."""
     if indices.dtype == dtypes.uint64:
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     return indices.astype(np.int64)

@@ -32,21 +32,29 @@ from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 _MOST_ITERATIONS: Final = 10_000  # of a loop that is searched
-_DEPTHS: Final = (1,)  # equations back, that a doubtful result is judged by
-_DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
+# How many levels of the operands' equations a doubtful result is judged together with.
+_DEPTHS: Final = (1,)
+# In Programs with 16-bit floats, of which kernels do not round each result.
+_DEPTHS_OF_HALVES: Final = (1, 3, 6)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The first equation that is wrong (``"wrong"``) or gives NaN (``"nan"``).
+    """The first equation that is wrong or gives NaN.
 
-    ``text`` is the equation in the Program, and ``location`` is the user's line.
-    ``index`` is the place in a result where the error is largest, or where NaN is
-    first. There the backend has ``have``, and the float64 oracle has ``want``, within
-    ``bound``. ``operands`` describes the operands of the equation. ``inside`` names the
-    loops and branches around it, outermost first, with the iteration. ``fused`` says
-    that the fault disappears if intermediate values are results. Then the fault is in
-    the kernel that computes this equation together with others.
+    Attributes:
+        kind: "wrong" or "nan".
+        equation: the equation.
+        text: the equation's line in the Program's text.
+        index: the place in a result where the error is largest, or where NaN is first.
+        have: the element there that the backend computed.
+        want: the element there by the float64 oracle.
+        bound: the error that is allowed there.
+        operands: descriptions of the operands of the equation.
+        inside: the loops and branches around the equation, outermost first, with the
+            iteration.
+        fused: whether the fault disappears if intermediate values are results. Then it
+            is in the kernel that computes this equation together with others.
     """
 
     kind: Literal["wrong", "nan"]
@@ -67,6 +75,7 @@ class Fault:
 
     @override
     def __str__(self) -> str:
+        """Describe the fault: where, what, the values there, and the operands."""
         what = "gives NaN" if self.kind == "nan" else "is wrong"
         place = self.location
         where = f"{readable_file(place.file)}:{place.line}: " if place else ""
@@ -126,11 +135,13 @@ class _Search:
     """Searches Programs for their first fault on ``backend``; caches compilations."""
 
     def __init__(self, backend: Backend) -> None:
+        """Begin with an empty cache."""
         self.backend = backend
+        # By id of the Program, and the number of equations that are run.
         self.loaded: dict[tuple[int, int], tuple[Program, Executable]] = {}
 
     def run(self, program: Program, inputs: Sequence[Array], upto: int) -> list[Array]:
-        """Run the first ``upto`` equations; returns the results of each of them."""
+        """Run the first ``upto`` equations; return the results of all of them."""
         key = id(program), upto
         if key not in self.loaded:
             outputs = [v for eq in program.equations[:upto] for v in eq.outputs]
@@ -138,31 +149,35 @@ class _Search:
                 program, equations=program.equations[:upto], outputs=tuple(outputs)
             )
             compiled = self.backend.lower(whole, frozenset())
-            # The Program is kept too, so that its id stays its own.
+            # The Program is stored too: while it lives, no other object has its id.
             self.loaded[key] = program, self.backend.load(compiled)
         return self.results(self.loaded[key][1], program, inputs)
 
     def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
-        """The values of all Vars of ``program``, each of which is an output."""
+        """Run ``program`` with all Vars as outputs; return the value of each Var."""
         values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
         values |= zip(program.constants, program.constant_values, strict=True)
-        made = self.run(program, inputs, len(program.equations))
+        results = self.run(program, inputs, len(program.equations))
         variables = (v for eq in program.equations for v in eq.outputs)
-        return values | dict(zip(variables, made, strict=True))
+        return values | dict(zip(variables, results, strict=True))
 
     def results(
         self, run: Executable, program: Program, inputs: Sequence[Array]
     ) -> list[Array]:
-        """Call ``run`` on ``inputs``, copied to the layouts that ``program`` says."""
+        """Call ``run`` on ``inputs``; copy those that ``program`` takes row-major."""
         types = program.input_types
-        given = tuple(
+        arguments = tuple(
             np.asarray(x, order="C") if t.layout == C else x
             for x, t in zip(inputs, types, strict=True)
         )
-        return [np.asarray(x) for x in run(given)]
+        return [np.asarray(x) for x in run(arguments)]
 
     def first(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
-        """The first fault of ``program`` when each of its values is an output."""
+        """Return the first fault of ``program`` when each of its values is an output.
+
+        If the faulty equation is a loop or branch, the fault inside its body is
+        returned, if there is one.
+        """
         if not program.equations:
             return None
         values = self.stored(program, inputs)
@@ -178,12 +193,16 @@ class _Search:
         return None
 
     def inside(self, equation: Equation, operands: Sequence[Array]) -> Fault | None:
-        """The first fault in the bodies of a loop or branch, iteration by iteration."""
+        """Return the first fault in the bodies that a loop or branch runs, in order.
+
+        Returns None if there is none in the first 10000 bodies, or if ``equation`` is
+        no loop or branch.
+        """
         place = f" at {equation.source}" if equation.source else ""
-        for number, (body, given) in enumerate(_bodies(equation, operands)):
+        for number, (body, body_inputs) in enumerate(_bodies(equation, operands)):
             if number >= _MOST_ITERATIONS:
                 return None
-            fault = self.first(body, given)
+            fault = self.first(body, body_inputs)
             if fault is not None:
                 name = equation.primitive.name
                 part = "" if name == "cond" else f"iteration {number} of "
@@ -191,21 +210,23 @@ class _Search:
         return None
 
     def fused(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
-        """The first equation that is wrong only when computed with earlier ones.
+        """Return the first equation that is wrong only in a kernel with earlier ones.
 
-        Prefixes of the Program are run with the last equation's values as only results,
-        so that the backend fuses it with what comes before. If the results of the whole
-        Program are right, so are all.
+        Prefixes of the Program are run with the results of their last equation as only
+        outputs, so that the backend fuses it with what comes before. A binary search
+        finds the first prefix that is wrong. Returns None if the outputs of the whole
+        Program are right.
         """
         compiled = self.backend.load(self.backend.lower(program, frozenset()))
         results = self.results(compiled, program, inputs)
-        # Stored values have been judged one by one.
+        # Outputs equal to the stored values are right, as these have been judged.
         stored = self.stored(program, inputs)
         pairs = list(zip(program.outputs, results, strict=True))
         if all(a in stored and stored[a].tobytes() == x.tobytes() for a, x in pairs):
             return None
         if not violated(oracle(program, inputs, have=results), results):
             return None
+        # The prefix of ``low`` equations is right, that of ``high`` equations is wrong.
         low, high = 0, len(program.equations)
         while high - low > 1:
             middle = (low + high) // 2
@@ -218,7 +239,10 @@ class _Search:
     def _prefix_fault(
         self, program: Program, inputs: Sequence[Array], upto: int
     ) -> Fault | None:
-        """Run the first ``upto`` equations; the fault of the last of them, or None."""
+        """Run the first ``upto`` equations; return the last one's fault, or None.
+
+        For the whole Program the fault is always returned.
+        """
         equation = program.equations[upto - 1]
         whole = replace(
             program, equations=program.equations[:upto], outputs=equation.outputs
@@ -239,7 +263,11 @@ class _Search:
 def _bodies(
     equation: Equation, operands: Sequence[Array]
 ) -> Iterator[tuple[Program, list[Array]]]:
-    """The Programs that a loop or branch runs, in order, each with its inputs."""
+    """Yield (Program, inputs) for each Program that a loop or branch runs, in order.
+
+    Of a while_loop these are its condition and its body in turn. Carries are computed
+    by the NumPy references.
+    """
     params, name = equation.params, equation.primitive.name
     if name == "cond":
         branches: tuple[Program, ...] = params["branches"]
@@ -251,9 +279,9 @@ def _bodies(
         consts, carry = list(operands[:first]), list(operands[first:split])
         order = range(params["length"])
         for k in reversed(order) if params["reverse"] else order:
-            given = [*consts, *carry, *(x[k] for x in operands[split:])]
-            yield body, given
-            carry = _evaluated(body, given)[: len(carry)]
+            body_inputs = [*consts, *carry, *(x[k] for x in operands[split:])]
+            yield body, body_inputs
+            carry = _evaluated(body, body_inputs)[: len(carry)]
     elif name == "while_loop":
         of_cond, of_body = params["cond_consts"], params["body_consts"]
         test: Program = params["cond_program"]
@@ -276,21 +304,22 @@ def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
-    """The array of ``atom``: that of a Var in ``values``, or a Literal's."""
+    """Return the array of ``atom``: a Var's in ``values``, or a Literal's."""
     if isinstance(atom, Var):
         return values[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
 
 
 def _has_nan(x: Array) -> bool:
+    """Whether ``x`` has a NaN; arrays of integers and bools have none."""
     return x.dtype in dtypes.INEXACT and bool(np.isnan(_wide(x)).any())
 
 
 def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
-    """The equation in which a NaN that reaches a result arises.
+    """Return the equation in which a NaN arises that reaches an output of ``program``.
 
-    A result of it has a NaN, and none of its operands does. None if no result has a
-    NaN.
+    From an output with NaN, goes back to an operand with NaN until an equation has
+    none. Returns None if no output has a NaN, or if it comes from an input.
     """
     definitions = program.definitions()
     for atom in program.outputs:
@@ -305,61 +334,62 @@ def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | No
 
 
 def _single(equation: Equation) -> Program:
-    """A Program of only ``equation``, whose inputs are its operands."""
-    given = tuple(Var(a.type) for a in equation.inputs)
+    """Return a Program of a copy of ``equation``, whose inputs are the operands."""
+    inputs = tuple(Var(a.type) for a in equation.inputs)
     outputs = tuple(Var(v.type) for v in equation.outputs)
-    same = Equation(
-        equation.primitive, given, equation.params, outputs, equation.source
+    copy = Equation(
+        equation.primitive, inputs, equation.params, outputs, equation.source
     )
-    return Program(equation.primitive.name, given, (same,), outputs)
+    return Program(equation.primitive.name, inputs, (copy,), outputs)
 
 
 def _wrong(
     program: Program, equation: Equation, values: dict[Atom, Array]
 ) -> Fault | None:
-    """The fault of ``equation`` if its results exceed the oracle's bounds, else None.
+    """Return the fault of ``equation`` if its results exceed the bounds, else None.
 
-    Passes rewrite equations, and kernels compute values again, in another order or
-    without rounding them to 16 bits. So results may differ from those of the stored
-    operands. They are wrong if they also differ from what the equations of the
-    operands, some levels back, give.
+    First the oracle judges ``equation`` by itself, on the stored ``values`` of its
+    operands. But a kernel may compute an operand again, in another order or without
+    rounding it to 16 bits, so right results may differ from these. Results that fail
+    are judged again by a Program of the equation and those of its operands, some levels
+    back. They are wrong if they fail at all depths.
     """
     if equation.primitive.name in ("pure_callback", "debug_callback"):
         return None
     operands = [_value(a, values) for a in equation.inputs]
     results = [values[v] for v in equation.outputs]
-    alone = _single(equation)
     with np.errstate(all="ignore"):
-        judged = oracle(alone, operands, have=results)
+        judged = oracle(_single(equation), operands, have=results)
         halves = any(v.type.dtype in dtypes.HALF_PRECISION for v in values)
         for depth in _DEPTHS_OF_HALVES if halves else _DEPTHS:
             if not violated(judged, results):
                 return None
             around = _around(program, equation, depth)
-            given = [values[v] for v in around.inputs]
-            judged = oracle(around, given, have=results)
+            inputs = [values[v] for v in around.inputs]
+            judged = oracle(around, inputs, have=results)
     if not violated(judged, results):
         return None
     return _fault_of(program, equation, operands, results, judged)
 
 
 def _around(program: Program, equation: Equation, depth: int) -> Program:
-    """A Program of ``equation`` and those that compute its operands.
+    """Return a Program of ``equation`` and the equations that compute its operands.
 
-    It goes ``depth`` levels back.
+    With ``depth`` 2 it also has the equations that compute the latter's operands, and
+    so on. Its inputs are the Vars that these equations read from outside.
     """
     definitions = program.definitions()
-    kept = {equation}
+    chosen = {equation}
     last = [equation]
     for _ in range(depth):
         atoms = {a for eq in last for a in eq.inputs if isinstance(a, Var)}
         last = [definitions[v] for v in atoms if v in definitions]
-        kept.update(last)
-    equations = tuple(eq for eq in program.equations if eq in kept)
-    made = {v for eq in equations for v in eq.outputs}
+        chosen.update(last)
+    equations = tuple(eq for eq in program.equations if eq in chosen)
+    defined = {v for eq in equations for v in eq.outputs}
     used = dict.fromkeys(a for eq in equations for a in eq.inputs)
-    given = tuple(a for a in used if isinstance(a, Var) and a not in made)
-    return Program(program.name, given, equations, equation.outputs)
+    inputs = tuple(a for a in used if isinstance(a, Var) and a not in defined)
+    return Program(program.name, inputs, equations, equation.outputs)
 
 
 def _nan(
@@ -368,7 +398,7 @@ def _nan(
     operands: Sequence[Array],
     results: Sequence[Array],
 ) -> Fault:
-    """The fault of ``equation``, the first whose results have a NaN."""
+    """Return the fault of ``equation``, whose ``results`` have a NaN."""
     with np.errstate(all="ignore"):
         judged = oracle(_single(equation), operands, samples=0)
     return _fault_of(program, equation, operands, results, judged, kind="nan")
@@ -384,7 +414,8 @@ def _fault_of(
 ) -> Fault:
     """Describe the fault of ``equation`` at the element with the largest error.
 
-    ``judged`` are the oracle's verdicts on ``results``.
+    The element is one outside its bound, or for kind "nan" one that is NaN. ``judged``
+    has the oracle's value and bound of each of ``results``.
     """
     masks = [
         np.isnan(_wide(r)) if kind == "nan" else j.violations(r)
@@ -395,9 +426,9 @@ def _fault_of(
     index: tuple[int, ...] = ()
     if have.size:
         with np.errstate(all="ignore"):
-            apart = np.nan_to_num(np.abs(_wide(have) - _wide(shadow.value)), nan=np.inf)
-            apart = np.where(mask, apart, -1.0)
-        index = tuple(int(k) for k in np.unravel_index(np.argmax(apart), have.shape))
+            error = np.nan_to_num(np.abs(_wide(have) - _wide(shadow.value)), nan=np.inf)
+            error = np.where(mask, error, -1.0)  # elements that are right come last
+        index = tuple(int(k) for k in np.unravel_index(np.argmax(error), have.shape))
     return Fault(
         kind,
         equation,
@@ -411,16 +442,19 @@ def _fault_of(
 
 
 def _text_of(program: Program, equation: Equation) -> str:
-    """The line of the Program's text that shows ``equation``."""
+    """Return the line of the Program's text that shows ``equation``.
+
+    Returns the primitive's name for an equation that is not in ``program``.
+    """
     lines = format_program(program, comments=False).splitlines()
-    for number, found in equation_lines(program):
-        if found is equation:
+    for number, other in equation_lines(program):
+        if other is equation:
             return lines[number - 1].strip()
     return equation.primitive.name
 
 
 def _wide(x: Array) -> Array:
-    """``x`` in double precision; integers as floats."""
+    """Convert ``x`` to float64, or to complex128 if it is complex."""
     return x.astype(np.complex128 if x.dtype in dtypes.COMPLEX else np.float64)
 
 
@@ -431,13 +465,19 @@ def _described(
     result: int,
     index: tuple[int, ...],
 ) -> Iterator[str]:
-    """What the equation's operands are: elements at ``index``, or their range."""
-    makers = program.definitions()
+    """Yield a text for each operand of ``equation``: its type, and what its values are.
+
+    For an operand of the shape of result number ``result``, this is the element at
+    ``index``, else the only element, or the range of floats. An operand with infinities
+    is shown with the equation that defines it.
+    """
+    definitions = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"
-        maker = makers.get(atom) if isinstance(atom, Var) else None
-        if maker is not None and x.dtype in dtypes.INEXACT and np.isinf(_wide(x)).any():
-            text += f" of {_text_of(program, maker)} ({maker.source}),"
+        definition = definitions.get(atom) if isinstance(atom, Var) else None
+        has_infinity = x.dtype in dtypes.INEXACT and np.isinf(_wide(x)).any()
+        if definition is not None and has_infinity:
+            text += f" of {_text_of(program, definition)} ({definition.source}),"
         if x.shape == equation.outputs[result].type.shape and x.size:
             yield f"{text} with {x[index]} there"
         elif x.size == 1:

@@ -21,7 +21,7 @@ _TARGET: Final = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line, with all commands and options."""
+    """Return the parser of the command line, with all commands and options."""
     top = argparse.ArgumentParser(
         prog="arrayfn", description="Compile pure functions of arrays."
     )
@@ -46,18 +46,22 @@ def parser() -> argparse.ArgumentParser:
         ("compare", "accuracy and speed of a function on every backend"),
         ("bisect", "the first equation that is wrong or gives NaN"),
     ):
-        made = names.add_parser(name, help=text, description=f"Print {text}. {_TARGET}")
-        made.add_argument("function", metavar="FUNCTION")
-        made.add_argument("arguments", nargs="*", metavar="TYPE")
-        made.add_argument(
+        command = names.add_parser(
+            name, help=text, description=f"Print {text}. {_TARGET}"
+        )
+        command.add_argument("function", metavar="FUNCTION")
+        command.add_argument("arguments", nargs="*", metavar="TYPE")
+        command.add_argument(
             "--grad", action="store_true", help="take the gradient of the function"
         )
         if name == "explain":
-            made.add_argument("--device", help="cpu (default), cuda or reference")
-            made.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+            command.add_argument("--device", help="cpu (default), cuda or reference")
+            command.add_argument(
+                "--html", type=Path, metavar="FILE", help="write a page"
+            )
         if name == "bisect":
-            made.add_argument("--device", default="cpu", help="what is judged (cpu)")
-        made.add_argument(
+            command.add_argument("--device", default="cpu", help="what is judged (cpu)")
+        command.add_argument(
             "--zeros",
             action="store_true",
             help="fill arrays with zeros instead of random numbers",
@@ -116,7 +120,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit status."""
+    """Run the command that ``arguments`` (by default ``sys.argv[1:]``) name.
+
+    Returns the exit status: 2, after a message, for an ArrayfnError.
+    """
     top = parser()
     chosen = top.parse_args(arguments)
     if chosen.command is None:
@@ -130,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"arrayfn {chosen.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read the output has seen enough; the interpreter flushes it again.
+        # The reader of a pipe, such as ``head``, has closed it. At exit the interpreter
+        # flushes standard output again, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,6 +1,7 @@
-"""What each command of the command line does; it returns the exit status.
+"""The commands of the command line, as functions that return the exit status.
 
-What a command needs is imported by it: the others need not wait for it.
+``chosen`` has the parsed options. A command imports what it needs, so that other
+commands need not wait for it.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def info(chosen: Namespace) -> int:
 
 
 def _fitted(text: str, indent: int = 6) -> str:
-    """The text, whose lines are wrapped between words to the width of the terminal.
+    """Wrap the lines of ``text`` between words to the width of the terminal.
 
-    Further lines begin with ``indent`` spaces. What is not printed in a terminal keeps
-    its lines, unless ``COLUMNS`` is set.
+    Continued lines begin with ``indent`` spaces. If the output is not a terminal, the
+    text is unchanged, unless the environment variable ``COLUMNS`` is set.
     """
     width = shutil.get_terminal_size((0, 0)).columns
     if width <= 2 * indent:
@@ -64,7 +65,7 @@ def _fitted(text: str, indent: int = 6) -> str:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
-    """What ``arrayfn info`` prints: names and values."""
+    """Yield the pairs (name, value) that ``arrayfn info`` prints."""
     yield "arrayfn", f"{arrayfn.__version__} ({Path(arrayfn.__file__).parent})"
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     for package in _PACKAGES:
@@ -75,11 +76,11 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "threads", f"{get_num_threads()} of {os.cpu_count()} processors"
     for name in dict.fromkeys((*BACKENDS, *LATER)):
-        found = backend_info(name)
-        state = f"not available: {found.missing}" if found.missing else "available"
-        if found.kind == "implied":
+        backend = backend_info(name)
+        state = f"not available: {backend.missing}" if backend.missing else "available"
+        if backend.kind == "implied":
             state = "used for arrays over several devices; nothing to install"
-        yield f"  {name}", f"{state} ({found.description})"
+        yield f"  {name}", f"{state} ({backend.description})"
     cache = object_cache()
     entries = cache.entries()
     size = in_bytes(sum(entry.size for entry in entries))
@@ -91,33 +92,34 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 def cache(chosen: Namespace) -> int:
     """List, measure or clear the disk cache."""
-    kept = object_cache()
-    entries = sorted(kept.entries(), key=lambda entry: -entry.used)
+    disk_cache = object_cache()
+    entries = sorted(disk_cache.entries(), key=lambda entry: -entry.used)
     size = in_bytes(sum(entry.size for entry in entries))
     if chosen.action == "list":
         for entry in entries:
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
             print(f"{used}  {entry.size:10,}  {entry.key}")
     elif chosen.action == "clear":
-        kept.clear()
-        print(f"{kept.directory}: removed {plural(len(entries), 'entry')}, {size}")
+        disk_cache.clear()
+        number = plural(len(entries), "entry")
+        print(f"{disk_cache.directory}: removed {number}, {size}")
         return 0
-    print(f"{kept.directory}: {plural(len(entries), 'entry')}, {size}")
+    print(f"{disk_cache.directory}: {plural(len(entries), 'entry')}, {size}")
     return 0
 
 
 def explain(chosen: Namespace) -> int:
-    """Print what a function is compiled to, and why."""
+    """Print what a function is compiled to, and why; with ``--html`` write a page."""
     from arrayfn.display.markup import page
     from arrayfn.tools.explain import explain as explained
 
     function, arguments = _target(chosen)
     if chosen.device:
         function = jit(function, device=chosen.device)
-    found = explained(function, *arguments)
-    print(_fitted(str(found)))
+    explanation = explained(function, *arguments)
+    print(_fitted(str(explanation)))
     if chosen.html:
-        chosen.html.write_text(page("arrayfn", found._repr_html_()), "utf-8")
+        chosen.html.write_text(page("arrayfn", explanation._repr_html_()), "utf-8")
     return 0
 
 
@@ -131,17 +133,20 @@ def compare(chosen: Namespace) -> int:
 
 
 def bisect(chosen: Namespace) -> int:
-    """Print the first equation that is wrong; 1 if there is one."""
+    """Print the first equation that is wrong; return 1 if there is one, else 0."""
     from arrayfn.tools.bisect import bisect as bisected
 
     function, arguments = _target(chosen)
-    found = bisected(function, *arguments, device=chosen.device)
-    print(_fitted(str(found or "no equation is wrong, and no result is NaN")))
-    return 0 if found is None else 1
+    fault = bisected(function, *arguments, device=chosen.device)
+    print(_fitted(str(fault or "no equation is wrong, and no result is NaN")))
+    return 0 if fault is None else 1
 
 
 def profile(chosen: Namespace) -> int:
-    """Run a script, and print where the time of its compiled functions went."""
+    """Run a script, and print where the time of its compiled functions went.
+
+    The script sees ``sys.argv`` and ``sys.path`` as if Python had run it.
+    """
     from arrayfn.tools.profile import profile as profiled
 
     script: Path = chosen.script
@@ -205,7 +210,11 @@ COMMANDS: Final[dict[str, Callable[[Namespace], int]]] = {
 
 
 def _target(chosen: Namespace) -> tuple[Callable[..., Any], list[Any]]:
-    """The function that the command line names, and the arguments it describes."""
+    """Return the function that the command line names, and its arguments.
+
+    With ``--grad`` it is the function's gradient; with ``--zeros`` arguments are zeros.
+    Raises ArgumentError if the function does not take that many arguments.
+    """
     function = function_of(chosen.function)
     random = np.random.default_rng(0)
     arguments = [argument_of(text, random) for text in chosen.arguments]
@@ -224,7 +233,7 @@ def _target(chosen: Namespace) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function ``module:name`` or ``file.py:name``.
+    """Return the function ``module:name`` or ``file.py:name``, after importing it.
 
     Raises ArgumentError if there is none.
     """
@@ -235,20 +244,23 @@ def function_of(name: str) -> Callable[..., Any]:
         )
     try:
         module = _module(where)
-        found: Any = module
+        value: Any = module
         for part in what.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, OSError) as error:
         raise ArgumentError(f"{where} cannot be imported: {error}") from error
     except AttributeError:
         raise ArgumentError(f"{where} defines no {what}") from None
-    if not callable(found):
-        raise ArgumentError(f"{name} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(value):
+        raise ArgumentError(f"{name} is a {type(value).__name__}, not a function")
+    return value
 
 
 def _module(where: str) -> Any:
-    """Import the module ``where``, a dotted name or the path of a file."""
+    """Import the module ``where``, a dotted name or the path of a file.
+
+    Modules may be in the current directory. A file becomes the module of its stem.
+    """
     if not where.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)
@@ -263,7 +275,7 @@ def _module(where: str) -> Any:
 
 
 def argument_of(text: str, random: np.random.Generator) -> Any:
-    """The argument that ``text`` describes: random numbers of a type, or a number.
+    """Return the argument that ``text`` describes: random numbers or a number.
 
     >>> argument_of("i32[3]", np.random.default_rng(0)).dtype, argument_of("2.5", None)
     (dtype('int32'), 2.5)

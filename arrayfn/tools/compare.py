@@ -127,7 +127,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is compared: backends, libraries, and functions by library."""
+    """What is compared: backends, libraries, and the user's functions by library."""
 
     backends: tuple[str, ...]
     engines: tuple[Engine, ...]
@@ -137,8 +137,9 @@ class _Chosen:
     def of(cls, names: Sequence[str] | None, against: Mapping[str, Call]) -> _Chosen:
         """Sort ``names`` into backends and libraries; add the libraries of ``against``.
 
-        Without names, all available backends are chosen. Raises ArgumentError for an
-        unknown name.
+        Without names, all available backends are chosen, except the one that computes
+        the exact results. A name in ``against`` that is no library stands for NumPy.
+        Raises ArgumentError for an unknown name.
         """
         engines = dict.fromkeys((*(names or ()), *against))
         if names is None:
@@ -173,7 +174,7 @@ def _compared(
 ) -> Comparison:
     """Compare all implementations on operands ``args`` and ``static`` arguments.
 
-    ``count`` is the number of timed calls and of warm-up calls.
+    ``count`` is (the number of timed calls, the number of warm-up calls).
     """
     _check(args)
     repeats, warmup = count
@@ -182,26 +183,25 @@ def _compared(
     flops = operations(make_program(functools.partial(function, **static))(*args))
     rows: list[Measured] = []
 
-    def measure(name: str, backend: str, call: Call, given: Any, get: Call) -> None:
+    def measure(name: str, backend: str, call: Call, operands: Any, get: Call) -> None:
         """Add a row with the errors and times of ``call`` on ``operands``.
 
-        ``get`` converts its results to NumPy arrays.
+        ``get`` converts a result to a NumPy array.
         """
-        result = call(*given)
-        have = [get(x) for x in tree.leaves(result)]
-        moved = sum(np.asarray(x).nbytes for x in (*leaves, *have))
-        times = _times(functools.partial(call, *given), warmup, repeats)
-        rows.append(
-            Measured(name, backend, *_errors(have, wanted), times, moved, flops)
-        )
+        results = [get(x) for x in tree.leaves(call(*operands))]
+        moved = sum(np.asarray(x).nbytes for x in (*leaves, *results))
+        times = _times(functools.partial(call, *operands), warmup, repeats)
+        errors = _errors(results, wanted)
+        rows.append(Measured(name, backend, *errors, times, moved, flops))
 
     own = chosen.backends
     for name, backend, call in _implementations(function, args, static, own):
         if isinstance(call, str):
             rows.append(Measured(name, backend, refused=call))
             continue
-        given = args if backend in ("cpu", "reference") else device_put(args, backend)
-        measure(name, backend, call, given, np.asarray)
+        on_host = backend in ("cpu", "reference")
+        operands = args if on_host else device_put(args, backend)
+        measure(name, backend, call, operands, np.asarray)
     operator_name = function.name if isinstance(function, Operator) else ""
     for engine in chosen.engines:
         other = chosen.against.get(engine.name) or counterpart(
@@ -211,10 +211,10 @@ def _compared(
             why = f"no function known; give against={{{engine.name!r}: function}}"
             rows.append(Measured("", engine.name, refused=why))
             continue
-        engine.library()
-        call, given = prepared(engine, functools.partial(other, **static), args)
+        engine.library()  # raises BackendError if it is not installed
+        call, operands = prepared(engine, functools.partial(other, **static), args)
         title = getattr(other, "__name__", "a function").lstrip("_")
-        measure(title, engine.name, call, given, engine.get)
+        measure(title, engine.name, call, operands, engine.get)
     backends = dict.fromkeys(
         row.backend for row in rows if not row.refused and row.backend in own
     )
@@ -224,7 +224,8 @@ def _compared(
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
     """Compute the results in float64 by the reference interpreter.
 
-    ``args`` are the operands, ``static`` the static arguments.
+    ``args`` are the operands, ``static`` the static arguments. Of an operator, the body
+    is computed.
     """
     body = function.function if isinstance(function, Operator) else function
     return jit(functools.partial(body, **static), device="reference64")(*args)
@@ -236,10 +237,11 @@ def _implementations(
     static: dict[str, Any],
     backends: Sequence[str],
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield the name, backend and callable of each implementation.
+    """Yield (name, backend, callable) for each implementation.
 
-    If an implementation refuses the operands, the reason stands in place of the
-    callable. ``args`` are the operands, ``static`` the static arguments.
+    On each backend there is the compiled function, and of an operator also each
+    registered kernel. If a kernel refuses the operands, the reason stands in place of
+    the callable. ``args`` are the operands, ``static`` the static arguments.
     """
     body = function.function if isinstance(function, Operator) else function
     for backend in backends:
@@ -251,6 +253,8 @@ def _implementations(
         )
         if not isinstance(function, Operator):
             continue
+        # Each kernel is the only one of an operator with a new name, which is removed
+        # after the caller has measured it.
         for kernel in KERNELS.of(function.name, backend):
             name = f"{function.name}_{next(_NUMBERS)}"
             yield (
@@ -268,72 +272,81 @@ def _with_only(
     args: Any,
     static: dict[str, Any],
 ) -> Call | str:
-    """The operator as ``name`` with no other kernel than ``kernel``.
+    """Return a copy of the operator, called ``name``, that has only ``kernel``.
 
-    Returns the reason instead if the kernel refuses the operands ``args`` and the
-    ``static`` arguments.
+    Registers ``kernel`` for the copy. Returns a reason instead if the kernel refuses
+    the operands ``args`` and the ``static`` arguments.
     """
-    alone = operator(
+    copy = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)
     )
+    # Without its check, the first call does not compare the results.
     KERNELS.register(replace(kernel, operator=name, check=False))
-    call = functools.partial(alone, **static)
+    call = functools.partial(copy, **static)
     equations = make_program(call)(*args).equations
-    taken = (
+    kernels = (
         KERNELS.for_call(equation, kernel.backend, deterministic=False)
         for equation in equations
     )
-    if not any(taken):
+    if not any(kernels):
         return "does not take these operands"
     return jit(call, device=kernel.backend, deterministic=kernel.deterministic)
 
 
 def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, float]:
-    """The largest errors of results: absolute, relative, in the norm, and in ULP.
+    """Return the largest errors of all results: (absolute, relative, L2, ULP).
 
-    ``wanted`` are the exact results.
+    ``have`` are the results, and ``wanted`` the exact ones.
     """
-    found = [
-        _error(given, exact)
-        for given, exact in zip(have, wanted, strict=True)
-        if given.size
+    errors = [
+        _error(result, exact)
+        for result, exact in zip(have, wanted, strict=True)
+        if result.size
     ] or [(0.0, 0.0, 0.0, 0.0)]
-    a, b, c, d = (max(map(float, column)) for column in zip(*found, strict=True))
-    return a, b, c, d
+    absolute, relative, l2, ulp = (
+        max(map(float, column)) for column in zip(*errors, strict=True)
+    )
+    return absolute, relative, l2, ulp
 
 
-def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
-    """The errors of one result, ``given``: absolute, relative, in the norm, in ULP.
+def _error(result: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the errors of one result: (absolute, relative, L2, ULP).
 
-    NaN and infinities count if only one of it and ``exact`` has them.
+    These are the largest absolute and relative error, the 2-norm of all errors relative
+    to that of ``exact``, and the largest error in units of the last place. Where both
+    have the same infinity, or both have NaN, the error is 0.
     """
-    wide = np.complex128 if given.dtype in dtypes.COMPLEX else np.float64
-    one, other = np.asarray(given, wide), np.asarray(exact, wide)
+    wide = np.complex128 if result.dtype in dtypes.COMPLEX else np.float64
+    one, other = np.asarray(result, wide), np.asarray(exact, wide)
     with np.errstate(all="ignore"):
         same = (one == other) | ((one != one) & (other != other))
-        apart = np.where(same, 0.0, np.abs(one - other))
+        difference = np.where(same, 0.0, np.abs(one - other))
         size = np.abs(other)
         norm = np.sqrt(np.sum(size[np.isfinite(size)] ** 2))
-        units = apart
-        if given.dtype in dtypes.INEXACT:
-            units = apart / _spacing(size, given.dtype)
+        units = difference
+        if result.dtype in dtypes.INEXACT:
+            units = difference / _spacing(size, result.dtype)
         return (
-            apart.max(),
-            np.where(apart == 0, 0.0, apart / size).max(),
-            np.sqrt(np.sum(apart**2)) / (norm or 1.0),
+            difference.max(),
+            np.where(difference == 0, 0.0, difference / size).max(),
+            np.sqrt(np.sum(difference**2)) / (norm or 1.0),
             units.max(),
         )
 
 
 def _spacing(size: Array, dtype: Any) -> Array:
-    """The distance of neighbouring numbers of the real ``dtype``, at ``size``."""
+    """Return the distance of neighbouring numbers of ``dtype`` at magnitude ``size``.
+
+    This is eps times the largest power of two up to ``size``. Below the smallest normal
+    number, the distance is constant. For complex dtypes the parts' dtype counts.
+    """
     limits = ml_dtypes.finfo(dtypes.real_of(dtype))
     exponent = np.floor(np.log2(np.maximum(size, float(limits.smallest_normal))))
     return np.exp2(exponent) * float(limits.eps)
 
 
 def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, ...]:
-    """The seconds of each of ``repeats`` calls, after ``warmup`` others."""
+    """Return the seconds of each of ``repeats`` calls, after ``warmup`` other calls."""
     for _ in range(warmup):
         block_until_ready(call())
     times: list[float] = []
@@ -346,9 +359,13 @@ def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, .
 
 @functools.cache
 def roof(backend: str, dtype: type = np.float32) -> Roof:
-    """Measure the roof of ``backend``: a memory copy and a product of matrices."""
+    """Measure the roof of ``backend``: a memory copy and a product of matrices.
+
+    Both are arrayfn's own kernels. The results are cached.
+    """
     is_host = backend in ("cpu", "reference")
-    # A GPU is waited for after each call: some 10 us, which are to be little beside it.
+    # Each call waits for the GPU, which costs about 10 us. With larger operands this is
+    # little of the time.
     larger = 1 if is_host else 4
     side = larger * _SIDE
     array = np.zeros(larger * _COPIED // 4, np.float32)

@@ -46,7 +46,10 @@ COLUMNS: Final = ("types", "reference", "CPU", "CUDA", "jvp", "transpose", "batc
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the table: a primitive's rule, or ``reason`` why there is none."""
+    """A cell of the table: a word for a primitive's rule, or why there is none.
+
+    ``text`` is empty if there is no rule; ``reason`` then says why.
+    """
 
     text: str
     reason: str = ""
@@ -76,7 +79,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def primitive_rows() -> Iterator[Row]:
-    """Every primitive with its cells, in the order of the table."""
+    """Yield the row of each primitive, in the order of the table."""
     for row in ROWS:
         cells = (
             Cell("rule"),
@@ -91,14 +94,18 @@ def primitive_rows() -> Iterator[Row]:
 
 
 def _rule_cell(rule: object) -> Cell:
-    """The cell of a rule in the table of primitives."""
+    """Return the cell of a jvp, transpose or batching rule.
+
+    A Marker that states a fact has a word of its own; others mean that there is no
+    rule, and have the reason.
+    """
     if not isinstance(rule, Marker):
         return Cell("rule")
     return Cell(_WORDS.get(rule.name, ""), rule.reason)
 
 
 def _form_name(kernel: KernelForm) -> str:
-    """The name of a kernel form in the table."""
+    """Return the name of a kernel form in the table."""
     match kernel:
         case Scalar():
             return "scalar"
@@ -123,7 +130,11 @@ def _form_name(kernel: KernelForm) -> str:
 
 
 def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) -> Cell:
-    """The cell that says how ``row`` is lowered on its samples, or the error."""
+    """Return the cell of a backend: how ``row`` is lowered on its samples.
+
+    The cell has the kernel form, or "host" if NumPy computes it there; if lowering
+    fails, it is empty, with the error.
+    """
     program = _program_of_samples(row)
     if not program.equations:
         return Cell(
@@ -141,13 +152,14 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) ->
     form = _form_name(row.kernel)
     if not on_host:
         return Cell(form)
-    # Other parts of a composition may have kernels.
+    # Samples of some dtypes may have kernels ("form/host"). For a composition the
+    # number of kernels does not tell.
     whole = on_host >= len(list(row.samples())) or form == "composed"
     return Cell("host" if whole else f"{form}/host")
 
 
 def _program_of_samples(row: Primitive) -> Program:
-    """A Program that applies a primitive to all of its samples."""
+    """Return a Program that applies a primitive to all of its samples."""
     builder = ProgramBuilder(row.name)
     outputs: list[Atom] = []
     with builder:
@@ -161,7 +173,7 @@ def _program_of_samples(row: Primitive) -> Program:
 
 
 def report() -> Iterator[str]:
-    """The lines of both tables, and the reasons."""
+    """Yield the lines of all tables, and the reasons for empty cells."""
     rows = list(primitive_rows())
     notes: dict[str, int] = {}
     table = [
@@ -183,7 +195,11 @@ def report() -> Iterator[str]:
 
 
 def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
-    """Yield the lines of one comparison: its table, then absent names with reasons."""
+    """Yield the lines of one comparison: its table, then absent names with reasons.
+
+    ``of`` heads the first column, and ``what`` ("names" or "parameters") the column of
+    totals.
+    """
     table = [
         [
             each.theirs,
@@ -202,7 +218,10 @@ def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
 
 
 def _shown(cell: Cell, notes: dict[str, int]) -> str:
-    """The text of a cell; for an empty one, the number of its reason in ``notes``."""
+    """Return the text of a cell; for an empty cell, "-" and the number of its reason.
+
+    ``notes`` has the numbers of reasons so far; a new reason is added.
+    """
     if not cell.is_empty:
         return cell.text
     return f"-{notes.setdefault(cell.reason, len(notes) + 1)}"

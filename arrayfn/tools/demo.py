@@ -55,7 +55,7 @@ class Digits:
 
 
 def load(rng: np.random.Generator) -> Digits:
-    """The 1797 digits in random order, ``HELD_OUT`` of them held out."""
+    """Return the 1797 digits in random order, ``HELD_OUT`` of them held out."""
     images, labels = load_digits(return_X_y=True)
     order = rng.permutation(len(images))
     x = (images[order] / 16.0).astype(np.float32)
@@ -64,7 +64,10 @@ def load(rng: np.random.Generator) -> Digits:
 
 
 def initial(rng: np.random.Generator) -> Params:
-    """Weights and biases of 64-128-128-10 (He et al. 2015, for rectified units)."""
+    """Return random weights f32[n, m] and zero biases f32[m] of layers 64-128-128-10.
+
+    The weights have the variance 2 / n (He et al. 2015, for rectified units).
+    """
     return [
         (
             (rng.standard_normal((n, m)) * (2.0 / n) ** 0.5).astype(np.float32),
@@ -75,7 +78,7 @@ def initial(rng: np.random.Generator) -> Params:
 
 
 def logits(params: Params, x: Array) -> Array:
-    """Scores f32[n, 10] of images ``x``, f32[n, 64]."""
+    """Return the scores f32[n, 10] of images ``x``, f32[n, 64]."""
     *hidden, (w, b) = params
     for weight, bias in hidden:
         x = anp.maximum(x @ weight + bias, 0.0)
@@ -83,21 +86,23 @@ def logits(params: Params, x: Array) -> Array:
 
 
 def loss(params: Params, x: Array, labels: Array) -> Array:
-    """Mean cross-entropy of the labels of images ``x``, f32[n, 64]."""
+    """Return the mean cross-entropy of ``labels`` for images ``x``, f32[n, 64]."""
     z = logits(params, x)
-    z = z - lax.stop_gradient(anp.max(z, axis=1, keepdims=True))  # cancels in the loss
+    # Subtracting the maximum avoids overflow. It does not change the loss, so it needs
+    # no derivative.
+    z = z - lax.stop_gradient(anp.max(z, axis=1, keepdims=True))
     z = z - anp.log(anp.sum(anp.exp(z), axis=1, keepdims=True))
     return -anp.mean(anp.take_along_axis(z, labels[:, None], axis=1))
 
 
 def sgd(value_and_gradient: Callable[..., Any]) -> Step:
-    """A step of gradient descent: ``(params, x, labels, rate)`` to loss and params.
+    """Make a step of gradient descent: (params, x, labels, rate) to (loss, params).
 
-    ``value_and_gradient(params, x, labels)`` gives the loss and its gradient.
+    ``value_and_gradient(params, x, labels)`` returns the loss and its gradient.
     """
 
     def step(params: Params, x: Array, labels: Array, rate: Array) -> Any:
-        """Returns the loss, and the parameters moved against its gradient."""
+        """Return the loss, and the parameters moved against its gradient."""
         value, gradient = value_and_gradient(params, x, labels)
         moved = af.tree.map(lambda p, g: p - rate * g, params, gradient)
         return value, moved
@@ -106,9 +111,10 @@ def sgd(value_and_gradient: Callable[..., Any]) -> Step:
 
 
 def numpy_step(params: Params, x: Array, labels: Array, rate: float) -> Any:
-    """The step of ``sgd`` by hand: forward, backward, update.
+    """Compute the step of ``sgd`` by hand: forward, backward, update.
 
     ``x`` are images f32[n, 64], ``labels`` their digits, ``rate`` the step's length.
+    Returns the loss and the new parameters.
     """
     (w1, b1), (w2, b2), (w3, b3) = params
     h1 = np.maximum(x @ w1 + b1, 0.0)
@@ -119,6 +125,7 @@ def numpy_step(params: Params, x: Array, labels: Array, rate: float) -> Any:
     rows = np.arange(len(labels))
     value = -z[rows, labels].mean()
 
+    # d3, d2 and d1 are the derivatives of the loss by the layers' outputs before relu.
     d3 = np.exp(z)
     d3[rows, labels] -= 1.0
     d3 /= np.float32(len(labels))
@@ -150,9 +157,10 @@ def train(
     epochs: int,
     bar: Progress,
 ) -> Trained:
-    """Gradient descent for ``epochs``, with a decaying rate, on noisy images.
+    """Train by gradient descent for ``epochs``, with a decaying rate, on noisy images.
 
-    ``bar`` shows progress.
+    ``step`` is made by ``sgd``, and ``predict(params, images)`` returns scores. ``bar``
+    shows progress.
     """
     rng = np.random.default_rng(SEED)
     params, losses, accuracies = initial(rng), [], []
@@ -199,26 +207,32 @@ def plot(trained: Trained, file: Path) -> None:
 
 
 def shortened(text: str, lines: int) -> str:
-    """At most ``lines`` lines of ``text``: the first, a count of others, the last."""
-    every = text.rstrip().splitlines()
-    if len(every) <= lines:
-        return "\n".join(every)
+    """Shorten ``text`` to ``lines`` lines: the first ones, a count, the last one."""
+    all_lines = text.rstrip().splitlines()
+    if len(all_lines) <= lines:
+        return "\n".join(all_lines)
+    count = len(all_lines) - lines + 1
     return "\n".join(
-        [*every[: lines - 2], f"  ... {len(every) - lines + 1} more lines", every[-1]]
+        [*all_lines[: lines - 2], f"  ... {count} more lines", all_lines[-1]]
     )
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """The short kernel that fuses the most primitives, to show as an example."""
+    """Return the kernel to show as an example: the short one with the most primitives.
+
+    Short kernels have at most 80 lines. If there are none, long ones count.
+    """
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
     short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 80]
+    # A kernel's reason lists its primitives, separated by commas.
     return max(short or generated, key=lambda kernel: kernel.reason.count(","))
 
 
 def show(console: Console, title: str, code: str, language: str) -> None:
-    """Print ``code`` in colour under a ``title``, without wrapping its lines.
+    """Print ``code`` in colour under a ``title``.
 
-    So it can be copied. ``language`` is the highlighter's name of its language.
+    Its lines are not wrapped, so that it can be copied. ``language`` is the
+    highlighter's name of its language.
     """
     console.rule(f"[bold]{title}")
     highlighted = Syntax("", language, background_color="default").highlight(code)
@@ -226,7 +240,7 @@ def show(console: Console, title: str, code: str, language: str) -> None:
 
 
 def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[float]:
-    """The median seconds of each of ``runs``, called in turn ``repeats`` times."""
+    """Call ``runs`` in turn, ``repeats`` times; return the median seconds of each."""
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, times in zip(runs, samples, strict=True):
@@ -247,9 +261,8 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     show(console, title, kernel.source, "python")
     console.rule("[bold]time")
     value, params = step(*arguments)
-    host = af.tree.map(
-        np.asarray, arguments
-    )  # on a GPU the arguments are device arrays
+    # On a GPU the arguments are device arrays, which NumPy's step cannot take.
+    host = af.tree.map(np.asarray, arguments)
     expected, expected_params = numpy_step(*host)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
     difference = max(float(np.max(np.abs(np.asarray(a) - b))) for a, b in pairs)

@@ -27,7 +27,10 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Engine:
-    """How to use another library: its module, its arrays, and how to wait for it."""
+    """How to use another library: its module, its arrays, and how to wait for it.
+
+    The methods here are for libraries that take NumPy arrays and compute at once.
+    """
 
     name: str
     module: str
@@ -38,7 +41,7 @@ class Engine:
         return importlib.util.find_spec(self.module) is not None
 
     def library(self) -> Any:
-        """The library's module; BackendError if it is not installed."""
+        """Import and return the library's module; BackendError if it is missing."""
         try:
             return importlib.import_module(self.module)
         except ImportError as error:
@@ -49,23 +52,23 @@ class Engine:
             ) from error
 
     def put(self, x: Any) -> Any:
-        """A NumPy array as one of the library's; other values as they are."""
+        """Convert a NumPy array to one of the library's; return other values."""
         return x
 
     def get(self, x: Any) -> Array:
-        """A result as a NumPy array."""
+        """Convert a result to a NumPy array."""
         return np.asarray(x)
 
     def wait(self, x: Any) -> Any:
-        """``x``, once it is computed."""
+        """Wait until ``x`` is computed, and return it."""
         return x
 
     def compiled(self, function: Call) -> Call:
-        """``function`` as the library runs it fast."""
+        """Return ``function`` in the form that the library runs fast."""
         return function
 
     def entered(self) -> AbstractContextManager[Any]:
-        """What is set while the library computes."""
+        """Return a context manager for the time in which the library computes."""
         return nullcontext()
 
 
@@ -74,18 +77,22 @@ class Jax(Engine):
 
     @override
     def put(self, x: Any) -> Any:
+        """Convert a NumPy array to one of JAX; return other values."""
         return self.library().numpy.asarray(x) if isinstance(x, np.ndarray) else x
 
     @override
     def wait(self, x: Any) -> Any:
+        """Wait until ``x`` is computed, and return it."""
         return self.library().block_until_ready(x)
 
     @override
     def compiled(self, function: Call) -> Call:
+        """Return the jitted ``function``."""
         return self.library().jit(function)
 
     @override
     def entered(self) -> AbstractContextManager[Any]:
+        """Enable 64-bit numbers."""
         return self.library().enable_x64(True)
 
 
@@ -94,12 +101,14 @@ class Torch(Engine):
 
     @override
     def put(self, x: Any) -> Any:
+        """Convert a copy of a NumPy array to a tensor; return other values."""
         if not isinstance(x, np.ndarray):
             return x
         return tensor_of(self.library(), np.array(x))
 
     @override
     def get(self, x: Any) -> Array:
+        """Convert a tensor; of bfloat16, which ``numpy()`` lacks, reread the bits."""
         library = self.library()
         if x.dtype == library.bfloat16:
             import ml_dtypes
@@ -109,6 +118,7 @@ class Torch(Engine):
 
     @override
     def entered(self) -> AbstractContextManager[Any]:
+        """Disable autograd."""
         return self.library().no_grad()
 
 
@@ -121,7 +131,7 @@ ENGINES: Final[dict[str, Engine]] = {
 
 
 def counterpart(operator: str, engine: str) -> Call | None:
-    """The function of ``engine`` that computes ``operator``, if one is known."""
+    """Return the function of ``engine`` that computes ``operator``, or None."""
     return COUNTERPARTS.get(operator, {}).get(engine)
 
 
@@ -129,11 +139,13 @@ def counterpart(operator: str, engine: str) -> Call | None:
 
 
 def _np_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
+    """``nn.softmax`` in NumPy."""
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)
 
 
 def _np_log_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
+    """``nn.log_softmax`` in NumPy."""
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
@@ -156,19 +168,19 @@ def _np_rms_norm(
 
 
 def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
-    """``nn.gelu`` in NumPy."""
+    """``nn.gelu`` in NumPy: x * ndtr(x), or its approximation by tanh."""
     if not approximate:
         return x * importlib.import_module("scipy.special").ndtr(x)
-    one = x.dtype.type
-    return (
-        x
-        * one(0.5)
-        * (1 + np.tanh(one(0.7978845608028654) * (x + one(0.044715) * x**3)))
-    )
+    scalar = x.dtype.type  # constants of x's dtype, so that the result has it too
+    inner = scalar(0.7978845608028654) * (x + scalar(0.044715) * x**3)  # sqrt(2 / pi)
+    return x * scalar(0.5) * (1 + np.tanh(inner))
 
 
 def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
-    """``nn.dot_product_attention`` in NumPy."""
+    """``nn.dot_product_attention`` in NumPy, of arrays [..., length, heads, size].
+
+    There may be several heads of ``q`` for each head of ``k`` and ``v``.
+    """
     groups = q.shape[-2] // k.shape[-2]
     q, k, v = (np.moveaxis(x, -2, -3) for x in (q, k, v))
     k, v = (np.repeat(x, groups, axis=-3) for x in (k, v))
@@ -179,13 +191,15 @@ def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
 
 
 def _np_cross_entropy(logits: Any, labels: Any) -> Any:
+    """``nn.cross_entropy`` of each row in NumPy."""
     return -np.take_along_axis(_np_log_softmax(logits), labels[..., None], -1)[..., 0]
 
 
 def _of(module: str, name: str) -> Call:
-    """A function that calls ``name`` of ``module``; imports it at the first call."""
+    """Make a function that imports ``module`` and calls its function ``name``."""
 
     def call(*operands: Any, **static: Any) -> Any:
+        """Import the module and call its function."""
         return getattr(importlib.import_module(module), name)(*operands, **static)
 
     call.__name__ = name
@@ -193,9 +207,10 @@ def _of(module: str, name: str) -> Call:
 
 
 def _torch_softmax(name: str) -> Call:
-    """PyTorch's function ``name``, with arrayfn's parameter ``axis``."""
+    """Make a function that calls PyTorch's ``name``, with a parameter ``axis``."""
 
     def call(x: Any, *, axis: int = -1) -> Any:
+        """Call PyTorch's function with ``dim=axis``."""
         return _of("torch", name)(x, dim=axis)
 
     call.__name__ = name
@@ -203,10 +218,13 @@ def _torch_softmax(name: str) -> Call:
 
 
 def _torch_normalized(name: str, default: float) -> Call:
-    """PyTorch's normalization ``name`` of the last axis; ``default`` is its epsilon."""
+    """Make a function that calls PyTorch's normalization ``name`` of the last axis.
+
+    ``default`` is the default of its parameter ``epsilon``.
+    """
 
     def call(x: Any, *affine: Any, axis: int = -1, epsilon: float = default) -> Any:
-        """The normalization, with arrayfn's parameters."""
+        """Normalize ``x``; ``affine`` are the scale and the bias, if any."""
         functional = importlib.import_module("torch.nn.functional")
         assert axis in (-1, x.ndim - 1)
         return getattr(functional, name)(x, x.shape[-1:], *affine, eps=epsilon)
@@ -218,6 +236,7 @@ def _torch_normalized(name: str, default: float) -> Call:
 def _torch_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
     """``nn.dot_product_attention`` in PyTorch."""
     attention = _of("torch.nn.functional", "scaled_dot_product_attention")
+    # PyTorch takes the axis of heads before the axis of positions.
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
     is_grouped = q.shape[-3] != k.shape[-3]
     out = attention(q, k, v, is_causal=is_causal, enable_gqa=is_grouped)
@@ -225,11 +244,13 @@ def _torch_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
 
 
 def _torch_gelu(x: Any, *, approximate: bool = True) -> Any:
+    """``nn.gelu`` in PyTorch."""
     gelu = _of("torch.nn.functional", "gelu")
     return gelu(x, approximate="tanh" if approximate else "none")
 
 
 def _torch_cross_entropy(logits: Any, labels: Any) -> Any:
+    """``nn.cross_entropy`` of each row in PyTorch."""
     cross_entropy = _of("torch.nn.functional", "cross_entropy")
     return cross_entropy(logits, labels.long(), reduction="none")
 
@@ -237,7 +258,10 @@ def _torch_cross_entropy(logits: Any, labels: Any) -> Any:
 def _torch_conv(
     x: Any, kernel: Any, *, window_strides: Sequence[int], padding: Any
 ) -> Any:
-    """``lax.conv_general_dilated`` in PyTorch, with strides and padding alone."""
+    """``lax.conv_general_dilated`` in PyTorch, with only strides and padding.
+
+    PyTorch takes one number as padding, so all pairs of ``padding`` must be equal.
+    """
     name = f"conv{x.ndim - 2}d"
     conv = _of("torch.nn.functional", name)
     around = padding.lower() if isinstance(padding, str) else padding[0][0]
@@ -262,13 +286,14 @@ def _jax_rms_norm(
 
 
 def _jax_cross_entropy(logits: Any, labels: Any) -> Any:
-    """The cross-entropy of each row of ``logits`` in JAX."""
+    """``nn.cross_entropy`` of each row in JAX."""
     jnp = importlib.import_module("jax.numpy")
     taken = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     return _of("jax.nn", "logsumexp")(logits, axis=-1) - taken
 
 
 def _rows(table: Any, indices: Any) -> Any:
+    """``nn.embedding`` in any library: the rows of ``table`` at ``indices``."""
     return table[indices]
 
 
@@ -331,16 +356,17 @@ COUNTERPARTS: Final[dict[str, dict[str, Call]]] = {
 
 
 def prepared(engine: Engine, function: Call, args: Any) -> tuple[Call, Any]:
-    """``function`` of ``engine`` as a blocking call, and its operands.
+    """Return ``function`` as a call that waits for its results, and its operands.
 
-    These are ``args`` as the engine's arrays.
+    The operands are ``args`` as arrays of the engine.
     """
     with engine.entered():
-        given = tree.map(engine.put, args)
+        operands = tree.map(engine.put, args)
         compiled = engine.compiled(function)
 
     def call(*operands: Any) -> Any:
+        """Call the compiled function, and wait for its results."""
         with engine.entered():
             return engine.wait(compiled(*operands))
 
-    return call, given
+    return call, operands

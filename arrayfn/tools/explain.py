@@ -32,9 +32,15 @@ from arrayfn.primitives.table import TABLE
 
 @dataclass(frozen=True)
 class Boundary:
-    """A pair of steps that were not fused: ``after`` reads what ``before`` wrote.
+    """A pair of steps that were not fused.
 
-    ``value`` is the type of what is read, ``location`` the user's line that uses it.
+    Attributes:
+        before: the number of the step that writes an array.
+        after: the number of the step that reads it.
+        value: the type of the array.
+        nbytes: the size of the array.
+        location: the user's line that uses the array.
+        reason: why both steps are not one kernel.
     """
 
     before: int
@@ -47,7 +53,15 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Copy:
-    """A relayout: the array that is copied, the steps, and the line that needs it."""
+    """A relayout, which copies an array.
+
+    Attributes:
+        steps: the numbers of the steps that copy it.
+        value: the type of the copy.
+        nbytes: the size of the copy.
+        location: the user's line that needs it.
+        reason: what reads the copy.
+    """
 
     steps: tuple[int, ...]
     value: str
@@ -77,13 +91,16 @@ class Explanation:
 
     @override
     def __str__(self) -> str:
+        """Return the explanation as text."""
         return "\n".join(_text(self))
 
     @override
     def __repr__(self) -> str:
+        """Return the explanation as text, which interpreters show."""
         return str(self)
 
     def _repr_html_(self) -> str:
+        """Return the explanation as HTML, which notebooks show."""
         return _html(self)
 
 
@@ -128,17 +145,24 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
 
 def _steps_of_lines(lowered: Lowered) -> dict[int, dict[int, SourceLocation | None]]:
-    """The steps that compute each line of the Program, with the user's line."""
-    found: dict[int, dict[int, SourceLocation | None]] = {}
+    """Map each line of the Program's text to the steps that compute it.
+
+    Each step's number is mapped to the user's line.
+    """
+    steps: dict[int, dict[int, SourceLocation | None]] = {}
     for number, step in numbered(lowered.plan.steps):
         if isinstance(step, KernelCall):
             for origin in step.origins:
-                found.setdefault(origin.line, {})[number] = origin.source
-    return found
+                steps.setdefault(origin.line, {})[number] = origin.source
+    return steps
 
 
 def _boundaries(lowered: Lowered, program: Program) -> Iterator[Boundary]:
-    """Yield the pairs of steps of which the second reads what the first wrote."""
+    """Yield a Boundary for each pair of steps of which one reads what the other wrote.
+
+    ``program`` is the Program of the plan's text. Steps count in the order of the plan,
+    and a buffer as written by the last step that wrote it.
+    """
     plan = lowered.plan
     steps = [(n, s) for n, s in numbered(plan.steps) if isinstance(s, KernelCall)]
     lines = {equation: line for line, equation in equation_lines(program)}
@@ -173,24 +197,25 @@ def _reason(
     users: list[Equation],
     why: dict[tuple[Equation, Equation], str],
 ) -> tuple[str, Equation | None]:
-    """Why no kernel computes both ``makers`` and ``users``.
+    """Return why no kernel computes both ``makers`` and ``users``, and the user.
 
-    These are the equations of two steps, of which the second reads what the first
-    wrote. ``why`` has what fusion recorded of pairs ``(maker, user)``. The second
-    result is the user that reads; None if that is not known. Reasons are tried from the
-    surest to the vaguest.
+    ``makers`` and ``users`` are the equations of two steps, of which the second reads
+    what the first wrote. ``why`` has the reasons that fusion recorded for pairs
+    ``(maker, user)``. The second result is the equation of ``users`` that reads; None
+    if it is not known. Reasons are tried from the surest to the vaguest.
     """
-    # What fusion recorded.
+    # A reason that fusion recorded.
     for maker in makers:
         for user in users:
             if (maker, user) in why:
                 return why[maker, user], user
-    # One equation reads another's result, and one of the two shares no kernel.
-    made = {v: eq for eq in makers for v in eq.outputs}
+    # One equation reads another's result, and one of both is always a kernel of its
+    # own.
+    definitions = {v: eq for eq in makers for v in eq.outputs}
     for user in users:
         for atom in user.inputs:
-            if isinstance(atom, Var) and atom in made and user not in makers:
-                text = why_single(made[atom]) or why_single(user)
+            if isinstance(atom, Var) and atom in definitions and user not in makers:
+                text = why_single(definitions[atom]) or why_single(user)
                 if text:
                     return text, user
     # One equation belongs to both steps.
@@ -198,15 +223,15 @@ def _reason(
         return "a long sum has two steps: totals of chunks, then the total of these", (
             next(eq for eq in users if eq in makers)
         )
-    # Some equation of either step shares no kernel.
-    alone = [text for eq in (*makers, *users) if (text := why_single(eq))]
-    if alone:
-        return alone[0], None
+    # Some equation of either step is always a kernel of its own.
+    reasons = [text for eq in (*makers, *users) if (text := why_single(eq))]
+    if reasons:
+        return reasons[0], None
     return "they are over other axes, or other elements of what lies between", None
 
 
 def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
-    """The copies among the equations of the Program."""
+    """Yield a Copy for each relayout of a Var among the equations of the Program."""
     steps = _steps_of_lines(lowered)
     users: dict[Var, list[Equation]] = {}
     for _, equation in equation_lines(program):
@@ -226,18 +251,18 @@ def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
             if using
             else "a result is a row-major array of its own"
         )
-        having = steps.get(line, {})
+        steps_of_copy = steps.get(line, {})
         yield Copy(
-            tuple(having),
+            tuple(steps_of_copy),
             str(result.type),
             result.type.nbytes,
-            next(iter(having.values()), None),
+            next(iter(steps_of_copy.values()), None),
             reason,
         )
 
 
 def _text(found: Explanation) -> Iterator[str]:
-    """Yield the lines of the explanation ``found``."""
+    """Yield the lines of the explanation ``found`` as text."""
     lowered = found.lowered
     yield f"{signature(lowered.compiled_program)} for {lowered.backend.name}"
     cost = lowered.cost()
@@ -285,25 +310,30 @@ def _text(found: Explanation) -> Iterator[str]:
 
 
 def _once_lines(once: CompiledProgram) -> list[str]:
-    """A line for each result that is computed once, when the plan is loaded."""
+    """Return a text for each output of ``once``, the Program that runs only once.
+
+    It runs when the plan is loaded. The text names the primitive that computes the
+    output, before copies by relayout, and the user's line.
+    """
     program = parse_program(once.text, TABLE, once.constants)
-    made = {v: equation for equation in program.equations for v in equation.outputs}
+    definitions = program.definitions()
     lines: list[str] = []
     for atom in program.outputs:
-        while isinstance(atom, Var) and made[atom].primitive is views.relayout:
-            (atom,) = made[atom].inputs
-        equation = made[atom] if isinstance(atom, Var) else None
+        while isinstance(atom, Var) and definitions[atom].primitive is views.relayout:
+            (atom,) = definitions[atom].inputs
+        equation = definitions[atom] if isinstance(atom, Var) else None
         name = "" if equation is None else equation.primitive.name
         lines.append(name + ("" if equation is None else _at(equation.source)))
     return lines
 
 
 def _at(location: SourceLocation | None) -> str:
+    """Return a location in brackets, for the end of a line; "" for None."""
     return f"  ({location})" if location else ""
 
 
 def _cache_text(found: Explanation) -> str:
-    """How many kernels were compiled, or taken from the disk cache."""
+    """Say how many kernels were compiled, or loaded from the disk cache."""
     generated = sum(isinstance(k, Kernel) for k in found.lowered.kernels)
     return (
         f"code: {plural(generated, 'generated kernel')}; "
@@ -313,7 +343,7 @@ def _cache_text(found: Explanation) -> str:
 
 
 def _html(found: Explanation) -> str:
-    """The explanation ``found`` as HTML, for a notebook."""
+    """Return the explanation ``found`` as HTML, for a notebook."""
     lowered = found.lowered
     boundaries = [
         (

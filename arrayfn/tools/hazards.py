@@ -59,6 +59,7 @@ class Hazard:
 
     @override
     def __str__(self) -> str:
+        """Return the message after its place, ``file:line``."""
         at = self.location
         where = f"{readable_file(at.file)}:{at.line}: " if at else ""
         return where + self.message
@@ -80,6 +81,7 @@ def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
     """
 
     def listed(*args: Any, **kwargs: Any) -> tuple[Hazard, ...]:
+        """Trace the function on the arguments' types, and return its hazards."""
         program = inline_calls(make_program(function)(*args, **kwargs))
         return tuple(dict.fromkeys(hazards(dce(program))))
 
@@ -87,25 +89,29 @@ def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
 
 
 def hazards(program: Program) -> Iterator[Hazard]:
-    """The hazards of a Program without calls, in its order."""
-    made = program.definitions()
+    """Yield the hazards of a Program without calls, in the order of its equations.
+
+    Programs of branches and loops are searched too.
+    """
+    definitions = program.definitions()
     varies = _varying(program)
     for equation in program.equations:
         for inner in equation.subprograms():
             yield from hazards(inner)
         if equation.primitive.name == "select":
-            for found in _unguarded(equation.inputs[1:], made, varies):
-                name = found.primitive.name
+            for singular in _unguarded(equation.inputs[1:], definitions, varies):
+                name = singular.primitive.name
                 yield Hazard(
-                    found.source,
+                    singular.source,
                     f"the derivative of {name} is computed where where() does not "
                     f"choose it ({equation.source}), and is NaN or infinite there if "
                     f"{name}'s is: guard its operand, arrayfn.numpy.where(ok, {name}("
                     "arrayfn.numpy.where(ok, x, 1)), y)",
                 )
-        yield from _edges(equation, made, varies)
+        yield from _edges(equation, definitions, varies)
         yield from _undetermined(program, equation, varies)
-        if equation.primitive.name == "sqrt" and _is_squares(equation.inputs[0], made):
+        is_sqrt = equation.primitive.name == "sqrt"
+        if is_sqrt and _is_squares(equation.inputs[0], definitions):
             yield Hazard(
                 equation.source,
                 "the derivative of the square root of a sum of squares is NaN where "
@@ -116,12 +122,16 @@ def hazards(program: Program) -> Iterator[Hazard]:
 
 
 def _edges(
-    equation: Equation, made: dict[Var, Equation], varies: set[Atom]
+    equation: Equation, definitions: dict[Var, Equation], varies: set[Atom]
 ) -> Iterator[Hazard]:
-    """Yield operations whose derivative is infinite or NaN at some point."""
+    """Yield a hazard if ``equation`` is arccos, arcsin or arctan2 without a guard.
+
+    Their derivatives are infinite or NaN at some points. ``definitions`` are those of
+    the Program, and ``varies`` the values that depend on its inputs.
+    """
     name = equation.primitive.name
     varying = [a for a in equation.inputs if a in varies]
-    if not varying or any(_is_guarded(a, made) for a in equation.inputs):
+    if not varying or any(_is_guarded(a, definitions) for a in equation.inputs):
         return
     if name in _EDGES:
         word = f"arrayfn.numpy.{_EDGES[name]}"
@@ -142,7 +152,10 @@ def _edges(
 def _undetermined(
     program: Program, equation: Equation, varies: set[Atom]
 ) -> Iterator[Hazard]:
-    """Yield uses of eigenvectors or singular vectors that may not be unique."""
+    """Yield a hazard if ``equation`` gives eigenvectors or singular vectors.
+
+    They are no hazard if nothing uses them.
+    """
     name = equation.primitive.name
     if name not in _VECTORS or equation.inputs[0] not in varies:
         return
@@ -160,7 +173,7 @@ def _undetermined(
 
 
 def _varying(program: Program) -> set[Atom]:
-    """The values that depend on an input that has a derivative."""
+    """Return the inexact values that depend on an input of inexact dtype."""
     varies: set[Atom] = {v for v in program.inputs if v.type.dtype in dtypes.INEXACT}
     for equation in program.equations:
         if any(a in varies for a in equation.inputs):
@@ -169,33 +182,41 @@ def _varying(program: Program) -> set[Atom]:
 
 
 def _unguarded(
-    branches: Sequence[Atom], made: dict[Var, Equation], varies: set[Atom]
+    branches: Sequence[Atom], definitions: dict[Var, Equation], varies: set[Atom]
 ) -> Iterator[Equation]:
-    """Yield the singular equations that feed ``branches`` elementwise."""
+    """Yield the singular equations that ``branches`` of a select depend on.
+
+    These are equations of ``SINGULAR`` whose critical operand varies and has no guard.
+    The search goes back through elementwise equations and views, up to other selects.
+    """
     seen: set[Atom] = set()
     waiting = list(branches)
     while waiting:
         atom = waiting.pop()
-        if atom in seen or not isinstance(atom, Var) or atom not in made:
+        if atom in seen or not isinstance(atom, Var) or atom not in definitions:
             continue
         seen.add(atom)
-        equation = made[atom]
+        equation = definitions[atom]
         primitive = primitive_of(equation)
         if primitive.name == "select":
-            continue  # already visited
-        place = SINGULAR.get(primitive.name)
-        if place is not None and atom in varies:
-            operand = equation.inputs[place]
-            if operand in varies and not _is_guarded(operand, made):
+            continue  # ``hazards`` searches its branches
+        number = SINGULAR.get(primitive.name)
+        if number is not None and atom in varies:
+            operand = equation.inputs[number]
+            if operand in varies and not _is_guarded(operand, definitions):
                 yield equation
         if primitive.family == "elementwise" or isinstance(primitive.kernel, View):
             waiting += equation.inputs
 
 
-def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
-    """Whether the operation that makes a value keeps it off singularities."""
-    while isinstance(atom, Var) and atom in made:
-        equation = made[atom]
+def _is_guarded(atom: Atom, definitions: dict[Var, Equation]) -> bool:
+    """Whether the operation that makes a value keeps it off singularities.
+
+    Such operations are those in ``_GUARDS``, and adding a constant. Views, conversions
+    and negations are looked through.
+    """
+    while isinstance(atom, Var) and atom in definitions:
+        equation = definitions[atom]
         primitive = primitive_of(equation)
         if primitive.name in _GUARDS:
             return True
@@ -211,22 +232,22 @@ def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
     return False
 
 
-def _is_squares(atom: Atom, made: dict[Var, Equation]) -> bool:
-    """Whether a value is a sum of squares."""
-    if not isinstance(atom, Var) or atom not in made:
+def _is_squares(atom: Atom, definitions: dict[Var, Equation]) -> bool:
+    """Whether a value is a sum or a mean of squares ``x * x`` or ``x * conj(x)``."""
+    if not isinstance(atom, Var) or atom not in definitions:
         return False
-    equation = made[atom]
+    equation = definitions[atom]
     primitive = primitive_of(equation)
     if primitive.name == "square":
         return True
     if primitive.name == "mul":
         one, other = equation.inputs
-        conjugated = isinstance(other, Var) and other in made
-        if conjugated and made[other].primitive.name == "conj":  # type: ignore[index]
-            other = made[other].inputs[0]  # type: ignore[index]
+        definition = definitions.get(other) if isinstance(other, Var) else None
+        if definition is not None and definition.primitive.name == "conj":
+            other = definition.inputs[0]
         return one is other
     if primitive.name == "div" and isinstance(equation.inputs[1], Literal):
-        return _is_squares(equation.inputs[0], made)  # a mean
+        return _is_squares(equation.inputs[0], definitions)  # a mean
     if primitive.name in _SUMS or isinstance(primitive.kernel, View):
-        return all(_is_squares(a, made) for a in equation.inputs)
+        return all(_is_squares(a, definitions) for a in equation.inputs)
     return False

@@ -15,7 +15,9 @@ from arrayfn.errors import BackendError
 def run(processes: int, command: Sequence[str]) -> int:
     """Run a Python script in ``processes`` processes; return the exit status.
 
-    Raises BackendError if MPI is missing.
+    ``command`` is the script and its arguments. Raises BackendError if MPI is missing.
+    Open MPI refuses more processes than processors, and the user root, unless options
+    allow them.
     """
     launcher = _launcher()
     version = subprocess.run(
@@ -31,12 +33,15 @@ def run(processes: int, command: Sequence[str]) -> int:
 
 
 def _launcher() -> str:
-    """The ``mpiexec`` of this environment, else of the system."""
+    """Return the path of ``mpiexec``: beside Python's executable, or in the PATH.
+
+    Raises BackendError if there is none.
+    """
     beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if launcher is None:
         raise BackendError(
             "several processes are started by mpiexec, which is not here; install MPI "
             "with pip install 'arrayfn[mpi]'"
         )
-    return found
+    return launcher

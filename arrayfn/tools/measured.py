@@ -55,18 +55,21 @@ class Comparison(Sequence[Measured]):
 
     @override
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     @override
     def __getitem__(self, index: Any) -> Any:
+        """Return a row, or a tuple of rows for a slice."""
         return self.rows[index]
 
     @override
     def __repr__(self) -> str:
+        """Return the table as text."""
         return table(self, self.roofs).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the table, and the machine's limits."""
+        """Return the table and the machine's limits as HTML, which notebooks show."""
         from arrayfn.display import markup
 
         escape = markup.escape
@@ -93,7 +96,7 @@ COLUMNS: Final = (
 
 
 def cells_of(row: Measured) -> list[str]:
-    """The numbers of a row, by column."""
+    """Return the numbers of a row as text, in the order of ``COLUMNS``."""
     errors = (f"{x:.1e}" for x in (row.max_abs, row.max_rel, row.l2))
     times = (f"{1e6 * t:.1f}" for t in (min(row.times), row.median, max(row.times)))
     rates = (f"{x / row.median / 1e9:.3g}" for x in (row.bytes, row.flops))
@@ -101,7 +104,7 @@ def cells_of(row: Measured) -> list[str]:
 
 
 def roof_text(name: str, top: Roof) -> str:
-    """The roof of backend ``name``, as a sentence."""
+    """Return the roof of backend ``name`` as a sentence."""
     return (
         f"roof of {name}: {top.bytes / 1e9:.3g} GB/s copying, "
         f"{top.flops / 1e9:.4g} GFLOP/s multiplying float32 matrices"
@@ -109,7 +112,7 @@ def roof_text(name: str, top: Roof) -> str:
 
 
 def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
-    """The rows as text, followed by the backends' roofs."""
+    """Return the rows as a table of text, followed by the backends' roofs."""
     head = "".join(f"{name:>{width}}" for name, width in COLUMNS)
     lines = [f"{'implementation':24}{'backend':10}{head}"]
     for row in rows:

@@ -121,43 +121,46 @@ class Judged:
     dtype: DType
 
     def violations(self, have: Any) -> Array:
-        """A mask of the elements of ``have`` whose error exceeds the bound.
+        """Return a mask of the elements of ``have`` whose error exceeds the bound.
 
-        A value that overflows the dtype is infinite. NaN equals NaN.
+        Integers and bools must be equal unless the bound is infinite. NaN equals NaN.
         """
-        given = np.asarray(have)
+        result = np.asarray(have)
         if self.dtype not in dtypes.INEXACT:
-            return (given != self.value) & np.isfinite(self.bound)
-        wide = wide_array(given, given.dtype)
+            return (result != self.value) & np.isfinite(self.bound)
+        wide = wide_array(result, result.dtype)
         with np.errstate(all="ignore"):
             far = ~(np.abs(wide - self.value) <= self.bound)
             same = (wide == self.value) | ((wide != wide) & (self.value != self.value))
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, with the worst element, if ``have`` exceeds the bound.
+        """Raise AssertionError if an element of ``have`` exceeds its bound.
 
-        ``label`` names it in the message.
+        The message names ``have`` by ``label``, and shows the element whose error is
+        largest relative to its bound. An array of another shape or dtype is an error
+        too.
         """
-        given = np.asarray(have)
-        if given.shape != self.value.shape or given.dtype != self.dtype:
+        result = np.asarray(have)
+        if result.shape != self.value.shape or result.dtype != self.dtype:
             raise AssertionError(
-                f"{label} is {given.dtype}{list(given.shape)}, not "
+                f"{label} is {result.dtype}{list(result.shape)}, not "
                 f"{self.dtype}{list(self.value.shape)}"
             )
-        wrong = self.violations(given)
+        wrong = self.violations(result)
         if not wrong.any():
             return
+        # The error as a multiple of the bound; -1 for elements that are right.
         times = np.where(wrong, np.inf, -1.0)
         if self.dtype in dtypes.INEXACT:
-            wide = wide_array(given, given.dtype)
+            wide = wide_array(result, result.dtype)
             with np.errstate(all="ignore"):
-                apart = np.abs(wide - self.value) / self.bound
-            times = np.where(wrong & np.isfinite(apart), apart, times)
+                multiple = np.abs(wide - self.value) / self.bound
+            times = np.where(wrong & np.isfinite(multiple), multiple, times)
         worst = np.unravel_index(int(np.argmax(times)), times.shape)
         raise AssertionError(
             f"{label}: {int(wrong.sum())} of {wrong.size} elements are out of bounds; "
-            f"at {[int(k) for k in worst]} it is {given[worst]}, not "
+            f"at {[int(k) for k in worst]} it is {result[worst]}, not "
             f"{self.value[worst]} within {self.bound[worst]:.3g}"
         )
 
@@ -170,11 +173,11 @@ def oracle(
     seed: int = 0,
     have: Sequence[Any] | None = None,
 ) -> list[Judged]:
-    """The results of ``program`` for ``inputs``, each with an error bound.
+    """Compute the results of ``program`` for ``inputs``, each with an error bound.
 
     Bounds come from ``samples`` runs with random roundings, by ``seed``. More runs give
-    larger bounds. With results ``have``, the runs end as soon as the results are within
-    their bounds.
+    larger bounds. With results ``have`` of an implementation, the runs end as soon as
+    these are within the bounds.
 
     Raises ArgumentError if the inputs do not have the Program's types.
 
@@ -229,10 +232,12 @@ def violated(judged: Sequence[Judged], results: Sequence[Any]) -> bool:
 
 
 def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
-    """The value of one result in float64, with its error bound.
+    """Return a result's ``value`` in float64, with the error bound that ``runs`` give.
 
-    The bound is a multiple of the largest distance between it and the perturbed
-    ``runs``.
+    The bound is a multiple of the largest distance of the perturbed ``runs`` from the
+    value, and at least 2 units in the last place of ``dtype``. If all runs give the
+    same infinity or NaN, this becomes the value. The bound is infinite where integers
+    or bools differ between runs, or infinities and NaN do.
     """
     with np.errstate(all="ignore"):
         if dtype not in dtypes.INEXACT:
@@ -241,7 +246,8 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
                 differs |= run != value
             return Judged(value, np.where(differs, np.inf, 0.0), dtype)
         finite = np.isfinite(value)
-        # A value that overflows the dtype in all runs overflows in the result.
+        # Where all runs give the same infinity or NaN, as for a value that overflows
+        # the dtype.
         first = runs[0] if runs else value
         agreed = ~np.isfinite(first)
         for run in runs:
@@ -249,8 +255,8 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
         value = np.where(agreed, first, value)
         distance = np.zeros(value.shape)
         for run in runs:
-            apart = np.abs(run - value)
-            distance = np.maximum(distance, np.where(np.isnan(apart), np.inf, apart))
+            error = np.abs(run - value)
+            distance = np.maximum(distance, np.where(np.isnan(error), np.inf, error))
         limits = ml_dtypes.finfo(dtypes.real_of(dtype))
         size = np.where(finite, np.abs(value), 0.0)
         smallest = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
@@ -259,13 +265,14 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
 
 
 class _Exact:
-    """Hooks that leave results as they are and count the iterations of loops."""
+    """Hooks of the interpreter that change nothing, and count iterations of loops."""
 
     def __init__(self) -> None:
+        """Begin without counts."""
         self.counts: dict[int, int] = {}  # by the identity of the equation
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """As they are."""
+        """Return the operands unchanged."""
         return arrays
 
     def results(
@@ -275,23 +282,24 @@ class _Exact:
         return arrays
 
     def limit(self, equation: Equation) -> float:
-        """None."""
+        """Return infinity: loops are not stopped."""
         return math.inf
 
     def iterated(self, equation: Equation, count: int) -> None:
-        """Keep the largest count of each loop."""
+        """Store the largest ``count`` of iterations of the loop ``equation``."""
         self.counts[id(equation)] = max(count, self.counts.get(id(equation), 0))
 
 
 def _independent(random: np.random.Generator, x: Array) -> Array:
-    """An independent number for each element."""
+    """Draw an independent number from -1 to 1 for each element of ``x``."""
     return random.uniform(-1.0, 1.0, x.shape)
 
 
 def _same_for_equal_values(random: np.random.Generator, x: Array) -> Array:
-    """Random numbers from -1 to 1, the same for equal elements of ``x``.
+    """Draw numbers from -1 to 1, the same for equal elements of ``x``.
 
-    With these a function has the same error for equal arguments.
+    With these a function has the same error for equal arguments. The numbers are a hash
+    of the elements' bits, with two random odd factors.
     """
     bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
     for factor in random.integers(1 << 63, size=2, dtype=np.uint64):
@@ -300,12 +308,15 @@ def _same_for_equal_values(random: np.random.Generator, x: Array) -> Array:
 
 
 def _one_sided(random: np.random.Generator, x: Array) -> Array:
-    """The same number for all elements: a function may be too large everywhere."""
+    """Draw one number from -1 to 1 for all elements.
+
+    A function may be too large everywhere.
+    """
     return np.full(x.shape, random.uniform(-1.0, 1.0))
 
 
 def _mostly_zero(random: np.random.Generator, x: Array) -> Array:
-    """Numbers as of ``_same_for_equal_values``, but zero for four fifths of the values.
+    """Draw numbers as ``_same_for_equal_values``, but 0 for four fifths of the values.
 
     A good implementation often returns the nearest number, without an error.
     """
@@ -319,12 +330,13 @@ _EXCESS: Final = (0.0, 1.0, 0.0, 0.8)
 
 
 class _Rounding:
-    """Hooks that perturb the results of equations within their rounding error.
+    """Hooks of the interpreter that perturb results within their rounding error.
 
-    ``chance`` draws the perturbation. With the probability ``excess`` an equation reads
-    float16 and bfloat16 operands in float32's precision and range. ``counts`` has each
-    loop's iterations in the exact run. A loop is stopped at twice as many, since one
-    that waits for small terms may never end with random errors.
+    ``chance(random, x)`` draws the perturbation of each element of ``x``, from -1 to 1
+    times the margin. With the probability ``excess`` an equation reads float16 and
+    bfloat16 operands in float32's precision and range. ``counts`` has each loop's
+    iterations in the exact run. A loop is stopped at about twice as many, because a
+    loop that waits for small terms may never end with random errors.
     """
 
     def __init__(
@@ -334,26 +346,29 @@ class _Rounding:
         excess: float,
         counts: Mapping[int, int],
     ) -> None:
+        """Store the arguments; see the class."""
         self.random = random
         self.chance = chance
         self.excess = excess
         self.counts = counts
 
     def limit(self, equation: Equation) -> float:
-        """Twice the count of the exact run, and 8."""
+        """Return the number of iterations at which the loop ``equation`` is stopped."""
         return 2 * self.counts.get(id(equation), 0) + 8
 
     def iterated(self, equation: Equation, count: int) -> None:
-        """Not needed."""
+        """Ignore the count of iterations."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Round half-precision operands where a backend would surely round them.
+        """Round half-precision operands, where they are read rounded.
 
-        That is for jumps and for equations with results of another dtype. Other
-        operands are rounded with probability ``1 - excess``.
+        Operands of JUMPS, and of equations with results of another dtype, are always
+        rounded, others with probability ``1 - excess``. If ``excess`` is 0, results
+        have been rounded already. A conversion marked by ``excess`` reads its operand
+        as it is.
         """
-        given = [atom.type.dtype for atom in equation.inputs]
-        if not self.excess or not dtypes.HALF_PRECISION.intersection(given):
+        operand_dtypes = [atom.type.dtype for atom in equation.inputs]
+        if not self.excess or not dtypes.HALF_PRECISION.intersection(operand_dtypes):
             return arrays
         gives_halves = all(
             v.type.dtype in dtypes.HALF_PRECISION for v in equation.outputs
@@ -366,16 +381,20 @@ class _Rounding:
             if dtype in dtypes.HALF_PRECISION
             and (always or self.random.random() >= self.excess)
             else x
-            for x, dtype in zip(arrays, given, strict=True)
+            for x, dtype in zip(arrays, operand_dtypes, strict=True)
         ]
 
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """Perturb results of inexact dtypes."""
+        """Perturb the results of inexact dtypes.
+
+        Results of calls, branches and loops stay, as the equations inside have been
+        perturbed.
+        """
         primitive = primitive_of(equation)
         if equation.subprograms():
-            return arrays  # its equations have been perturbed
+            return arrays
         return [
             self.rounded(primitive, equation, operands, x, v.type.dtype)
             if v.type.dtype in dtypes.INEXACT
@@ -391,7 +410,11 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array:
-        """Perturb and round ``x``, the exact results of an equation, to ``dtype``."""
+        """Perturb ``x``, an exact result of an equation, and round it to ``dtype``.
+
+        Results that are not finite, that may overflow on the way, or that are 0, get
+        the random values that the module's docstring describes.
+        """
         with np.errstate(all="ignore"):
             margin = self.margin(primitive, equation, operands, x, dtype)
             if primitive.family == "fourier":
@@ -413,16 +436,20 @@ class _Rounding:
             return self.moved(x, margin, dtype)
 
     def overflowed(self, x: Array, margin: Array | float, dtype: DType) -> Array:
-        """Replace sums whose partial sums may overflow by random or infinite values."""
+        """Replace sums whose partial sums may overflow by NaN, infinity or themselves.
+
+        The ``margin`` of a sum is a multiple of eps times the sum of absolute values,
+        so a large margin shows that these may overflow.
+        """
         limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
         over = margin >= 2 * float(limits.eps) * float(limits.max)
         kinds = self.random.choice([np.nan, np.inf, -np.inf, 1.0], x.shape)
         return np.where(over, x * kinds, x)
 
     def with_any_sign(self, x: Array) -> Array:
-        """``x`` with a random sign where it is 0.
+        """Return ``x`` with a random sign where it is 0.
 
-        The sign of a zero sum depends on the order of its terms.
+        The sign of a zero sum depends on the order of its terms. Complex numbers stay.
         """
         if np.iscomplexobj(x):
             return x
@@ -434,8 +461,9 @@ class _Rounding:
     ) -> Array:
         """Replace products whose partial products may overflow or underflow.
 
-        ``x`` is the product of ``factors`` over ``axes``. Such elements become random
-        values.
+        ``x`` is the product of ``factors`` over ``axes``. If all factors above 1
+        together overflow, or all below 1 underflow, some order of the factors does. The
+        product then becomes NaN, infinity, 0 or stays, at random.
         """
         logs = np.log2(np.abs(factors).astype(np.float64))
         logs = np.where(np.isfinite(logs), logs, 0.0)
@@ -446,7 +474,7 @@ class _Rounding:
         return np.where(above | below, x * kinds, x)
 
     def any_nonfinite(self, x: Array) -> Array:
-        """``x`` with NaN or an infinity, at random, where it is not finite."""
+        """Return ``x`` with NaN or an infinity, at random, where it is not finite."""
         kinds = self.random.choice([np.nan, np.inf, -np.inf], x.shape)
         return np.where(np.isfinite(x), x, kinds)
 
@@ -458,12 +486,14 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array | float:
-        """The largest absolute error that ``equation`` may add to ``x``; 0 if exact.
+        """Return the largest absolute error that ``equation`` may add to ``x``.
 
-        ``x`` is its result for ``operands`` in double precision, ``dtype`` that of the
-        result. Errors of sums are relative to the sums of absolute values, and those of
-        factorisations and transforms to the largest element. Others are 2 units in the
-        last place, or the row's tolerance if it is more.
+        ``x`` is the result for ``operands`` in double precision, and ``dtype`` the
+        result's dtype. Errors of sums are relative to the sums of absolute values, and
+        those of factorisations and transforms to the largest element. Others are 2
+        units in the last place, or the primitive's tolerance if that is more. The error
+        is 0 for primitives that do not round, and for results that the dtype represents
+        exactly.
         """
         if primitive.name in _EXACT or primitive.family in _EXACT_FAMILIES:
             return 0.0
@@ -513,7 +543,10 @@ class _Rounding:
         return np.where(_is_number_of(x, wide), 0.0, margin)
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
-        """``x`` perturbed at random within ``margin``, then rounded to the dtype."""
+        """Perturb ``x`` at random within ``margin``, then round it to dtype ``real``.
+
+        NaN gets a random sign.
+        """
         if real in dtypes.HALF_PRECISION:
             # Computed in float32 and rounded once, to either neighbour.
             limits = ml_dtypes.finfo(real)
@@ -530,7 +563,7 @@ class _Rounding:
 
 
 def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
-    """Compute the result in float64, even if params ask for another dtype."""
+    """Compute the result in float64, even if ``preferred_element_type`` is another."""
     params = dict(equation.params)
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
@@ -538,22 +571,25 @@ def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array])
 
 
 def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
-    """How many updates a scatter adds to each element."""
+    """Return how many updates a scatter has for each element of its result.
+
+    Scatters ones into zeros, at the same indices.
+    """
     x, indices, updates = operands
     zeros, ones = np.zeros(x.shape), np.ones(updates.shape)
     return np.asarray(scatter_add.reference(zeros, indices, ones, **equation.params))
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:
-    """A mask of the elements of ``x`` that ``dtype`` represents exactly.
+    """Return a mask of the elements of ``x`` that ``dtype`` represents exactly.
 
-    For float64 these are the elements that float32 represents, since the reference
-    itself computes in float64 and would hide their rounding.
+    For float64 these are the elements that float32 represents: the reference computes
+    in float64 itself, so all of its results are float64 numbers, rounded or not.
     """
-    known = dtypes.float32 if dtype == dtypes.float64 else dtype
+    exact_dtype = dtypes.float32 if dtype == dtypes.float64 else dtype
     if np.iscomplexobj(x):
         return _is_number_of(x.real, dtype) & _is_number_of(x.imag, dtype)
-    return x.astype(known).astype(np.float64) == x
+    return x.astype(exact_dtype).astype(np.float64) == x
 
 
 def _is_small_integer(
@@ -561,7 +597,8 @@ def _is_small_integer(
 ) -> bool:
     """Whether every partial sum is an integer that the dtype represents.
 
-    ``mass`` are sums of absolute values, ``eps`` is the dtype's precision.
+    ``mass`` are sums of absolute values, ``inexact`` marks operands of inexact dtypes,
+    and ``eps`` is the dtype's precision: integers up to 1 / eps are exact.
     """
     whole = all(
         bool(np.all(v == np.rint(v)))

@@ -41,10 +41,18 @@ _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 class StepTime:
     """The total of all runs of one step of a plan.
 
-    ``bytes`` and ``operations`` are those of all runs, ``seconds`` their time.
-    ``share_of_roof`` is the time that they would take at the machine's roof, of memory
-    or of arithmetic, whichever is longer, over ``seconds``. It may exceed 1 where the
-    data is in a cache, and is None for a step without counted bytes and operations.
+    Attributes:
+        function: the name of the compiled function.
+        backend: the backend that ran it.
+        step: the number of the step in the plan.
+        kernel: the name of the kernel.
+        runs: the number of runs.
+        seconds, bytes, operations: the totals of all runs.
+        origins: the equations that the step computes.
+        share_of_roof: the time that all runs would take at the machine's roof, of
+            memory or of arithmetic, whichever is longer, divided by ``seconds``. It may
+            exceed 1 if the data is in a cache, and is None for a step without counted
+            bytes and operations.
     """
 
     function: str
@@ -67,7 +75,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class LineTime:
-    """A line of the user's code, with its share of the time of its steps."""
+    """A line of the user's code, with its share of the time of the steps it is in."""
 
     location: SourceLocation | None
     seconds: float
@@ -75,6 +83,7 @@ class LineTime:
 
     @override
     def __str__(self) -> str:
+        """Return ``file:line``."""
         return str(self.location) if self.location else "(no line)"
 
     @property
@@ -87,7 +96,11 @@ class LineTime:
 
 @dataclass(frozen=True)
 class CallTime:
-    """One call of a jitted function: its start and duration, in seconds."""
+    """One call of a jitted function: its start and duration, in seconds.
+
+    ``begin`` counts from the start of the profile. ``steps`` has (number, kernel,
+    seconds) of each step of the plan.
+    """
 
     function: str
     begin: float
@@ -97,7 +110,7 @@ class CallTime:
 
 @dataclass
 class Profile:
-    """The measurements of ``profile()``.
+    """The measurements of ``profile()``, a context manager.
 
     ``seconds`` is the elapsed time of the block, without the preparation of the
     measurement. ``compiling`` is the time of tracing and compiling. ``calling`` is the
@@ -114,23 +127,29 @@ class Profile:
     _preparing: float = 0.0
 
     def __enter__(self) -> Self:
+        """Begin: ``_call`` runs all compiled functions of the block."""
         self._stack.enter_context(watched(self._call))
         self._begin = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the measurement."""
         self.seconds = time.perf_counter() - self._begin - self._preparing
         self._stack.close()
 
     @property
     def steps(self) -> tuple[StepTime, ...]:
         """The steps of all functions that ran, the longest first."""
-        found = [row for run in self._runs.values() for row in run.rows()]
-        return tuple(sorted(found, key=lambda row: -row.seconds))
+        rows = [row for run in self._runs.values() for row in run.rows()]
+        return tuple(sorted(rows, key=lambda row: -row.seconds))
 
     @property
     def lines(self) -> tuple[LineTime, ...]:
-        """The user's lines, the longest first."""
+        """The user's lines, those with the most time first.
+
+        The time of a step is divided among its lines by their operations. A step
+        without lines counts for the line None.
+        """
         seconds: dict[SourceLocation | None, float] = {}
         done: dict[SourceLocation | None, int] = {}
         for row in self.steps:
@@ -162,16 +181,19 @@ class Profile:
 
     @override
     def __str__(self) -> str:
+        """Return the tables of steps and lines as text."""
         return profile_text(self)
 
     @override
     def __repr__(self) -> str:
+        """Return a line with the seconds and the numbers of calls and steps."""
         return (
             f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "
             f"{plural(len(self.steps), 'step')}>"
         )
 
     def _repr_html_(self) -> str:
+        """Return the tables and the roofline chart as HTML, for notebooks."""
         return profile_html(self)
 
     def save(self, file: str | os.PathLike[str]) -> None:
@@ -189,7 +211,11 @@ class Profile:
             raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
 
     def _call(self, entry: Watched, arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Run ``entry`` on ``arrays``, and record the times of its steps."""
+        """Run ``entry`` on ``arrays``, and record the times of its steps.
+
+        The first call prepares the measurement, whose time is not counted. If the
+        function was compiled inside the block, the time of compiling is added.
+        """
         run = self._runs.get(id(entry))
         if run is None:
             begin = time.perf_counter()
@@ -208,10 +234,15 @@ class Profile:
 
 
 class _Run:
-    """A compiled function that is being measured, and its steps."""
+    """A compiled function that is being measured, and its steps.
+
+    ``timed`` is the executable that measures steps, None if the backend has none.
+    ``run`` calls the function.
+    """
 
     def __init__(self, entry: Watched) -> None:
-        self.entry = entry  # kept, so that its id stays its own
+        """Load ``entry`` again so that its steps are timed, if its backend can."""
+        self.entry = entry  # while it lives, no other object has its id
         self.name = entry.compiled.name
         self.timed: TimedExecutable | None = None
         run = entry.run
@@ -226,12 +257,16 @@ class _Run:
         }
 
     def taken(self) -> dict[int, tuple[int, float]]:
+        """Return (runs, seconds) of each step so far, by number."""
         return {} if self.timed is None else dict(self.timed.times_of_steps())
 
     def since(
         self, before: dict[int, tuple[int, float]]
     ) -> tuple[tuple[int, str, float], ...]:
-        """The number, kernel and seconds of each step that ran since ``before``."""
+        """Return (number, kernel, seconds since ``before``) of each step.
+
+        ``before`` is an earlier result of ``taken``.
+        """
         return tuple(
             (step, self.steps[step].kernel, total - before.get(step, (0, 0.0))[1])
             for step, (_, total) in self.taken().items()
@@ -245,9 +280,10 @@ class _Run:
         for number, (runs, seconds) in self.taken().items():
             step = self.steps[number]
             nbytes, done = runs * plan.bytes_of(step), runs * step.operations
+            # Steps that write 64-bit numbers are compared with the roof of float64.
             written = [plan.buffers[k].type.dtype for k in step.writes]
             double = any(dtype in _ROOF_DTYPES for dtype in written)
-            at_roof = 0.0
+            at_roof = 0.0  # the seconds that all runs would take at the roof
             if backend != _MESH:
                 top = roof(backend, np.float64 if double else np.float32)
                 at_roof = max(nbytes / top.bytes, done / top.flops)
@@ -266,7 +302,10 @@ class _Run:
 
 
 def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]:
-    """The fraction of a step's operations that each of the user's lines has."""
+    """Return the fraction of a step's operations that each of the user's lines has.
+
+    Without operations, each origin has the same share.
+    """
     total = sum(origin.operations for origin in origins)
     shares: dict[SourceLocation | None, float] = {}
     for origin in origins:

@@ -20,28 +20,29 @@ def profile_text(profile: Profile) -> str:
     """Format a profile as text: slowest steps and lines, then the wall clock."""
     steps, lines = profile.steps, profile.lines
     head = "".join(f"{name:>9}" for name in _STEPS)
-    made = [f"{'function':16}{'step':>5} {'kernel':18}{head}  lines"]
+    text = [f"{'function':16}{'step':>5} {'kernel':18}{head}  lines"]
     for row in steps[:_MOST_ROWS]:
         cells = "".join(f"{cell:>9}" for cell in _cells(row, profile))
         name = f"{row.function[:15]:16}{row.step:5} {row.kernel[:17]:18}"
-        made.append(f"{name}{cells}  {_lines_of(row)}")
+        text.append(f"{name}{cells}  {_lines_of(row)}")
     if len(steps) > _MOST_ROWS:
-        made.append(f"... {len(steps) - _MOST_ROWS} more steps")
-    made += ["", f"{'line':24}{'time':>9}{'share':>9}{'GFLOP':>9}"]
+        text.append(f"... {len(steps) - _MOST_ROWS} more steps")
+    text += ["", f"{'line':24}{'time':>9}{'share':>9}{'GFLOP':>9}"]
     for line in lines[:_MOST_ROWS]:
         cells = "".join(f"{cell:>9}" for cell in _line_cells(line, profile))
-        made.append(f"{str(line)[-23:]:24}{cells}  {line.text}")
-    made += ["", *(f"{name:36}{t:>9}{s:>9}" for name, t, s in _totals(profile))]
+        text.append(f"{str(line)[-23:]:24}{cells}  {line.text}")
+    text += ["", *(f"{name:36}{t:>9}{s:>9}" for name, t, s in _totals(profile))]
     for name, top in profile.roofs.items():
-        made.append(
+        text.append(
             f"roof of {name}: {in_si(top.bytes)}B/s, {in_si(top.flops)}FLOP/s (float32)"
         )
-    return "\n".join(made)
+    return "\n".join(text)
 
 
 def profile_html(profile: Profile) -> str:
     """Format a profile as HTML: the same tables, and rooflines by backend."""
     steps = profile.steps
+    # A step's row and its point in the chart have the same link: both are highlighted.
     links = [f"s{number}" for number in range(len(steps))]
     rows = [
         (
@@ -91,7 +92,10 @@ def profile_html(profile: Profile) -> str:
 
 
 def _point(row: StepTime, link: str) -> charts.Point:
-    """The point of a step in the roofline chart; ``link`` is that of its table row."""
+    """Return the point of a step in the roofline chart.
+
+    ``link`` is the link of the step's table row.
+    """
     return charts.Point(
         f"{row.function}, step {row.step}, {row.kernel}",
         link,
@@ -102,14 +106,17 @@ def _point(row: StepTime, link: str) -> charts.Point:
 
 
 def _bar(percent: float) -> str:
+    """Return a bar as HTML, one pixel long for each percent."""
     return f"<span class='afn-bar' style='width:{percent:.0f}px'></span>"
 
 
 def _percent(row: StepTime, profile: Profile) -> float:
+    """Return the share of a step in the wall clock, in percent."""
     return 100 * row.seconds / (profile.seconds or 1.0)
 
 
 def _cells(row: StepTime, profile: Profile) -> tuple[str, ...]:
+    """Return the numbers of a step as text, in the order of ``_STEPS``."""
     seconds = row.seconds or 1e-9
     roof = "" if row.share_of_roof is None else f"{100 * row.share_of_roof:.0f} %"
     return (
@@ -123,19 +130,20 @@ def _cells(row: StepTime, profile: Profile) -> tuple[str, ...]:
 
 
 def _lines_of(row: StepTime) -> str:
-    """The user's lines that a step computes; only the first few if there are many."""
+    """Return the user's lines that a step computes, as text; at most three of them."""
     lines = row.lines
     more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
     return ", ".join(lines[:_MOST_LINES]) + more
 
 
 def _line_cells(line: LineTime, profile: Profile) -> tuple[str, str, str]:
+    """Return the time, share and GFLOP of a line as text."""
     share = 100 * line.seconds / (profile.seconds or 1.0)
     return in_seconds(line.seconds), f"{share:.1f} %", f"{line.operations / 1e9:.3g}"
 
 
 def _totals(profile: Profile) -> list[tuple[str, str, str]]:
-    """Rows that divide the wall clock into compiling, steps and the rest."""
+    """Return rows (part, time, share) that divide the wall clock, and their total."""
     parts = {
         "steps": sum(row.seconds for row in profile.steps),
         "calls, outside their steps": profile.calling,

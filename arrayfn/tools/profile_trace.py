@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 
 def write_trace(profile: Profile, file: Path) -> None:
-    """Write the trace of ``profile``."""
+    """Write the trace of ``profile`` to ``file``, as JSON."""
     file.write_text(json.dumps({"traceEvents": events(profile)}), "utf-8")
 
 
 def events(profile: Profile) -> list[dict[str, Any]]:
-    """The events of a trace: calls on one track, their steps on another."""
+    """Return the events of a trace: calls on track 0, their steps on track 1.
+
+    The steps of a call follow each other without gaps, from its beginning.
+    """
     rows = {(row.function, row.step): row for row in profile.steps}
-    made = [_named("calls", 0), _named("steps", 1)]
+    trace = [_named("calls", 0), _named("steps", 1)]
     for call in profile.calls:
-        made.append(_event(call.function, "call", 0, call.begin, call.seconds, {}))
+        trace.append(_event(call.function, "call", 0, call.begin, call.seconds, {}))
         begin = call.begin
         for step, kernel, seconds in call.steps:
             row = rows[call.function, step]
@@ -35,13 +38,13 @@ def events(profile: Profile) -> list[dict[str, Any]]:
                 "bytes": row.bytes // row.runs,
                 "operations": row.operations // row.runs,
             }
-            made.append(_event(kernel, "step", 1, begin, seconds, shown))
+            trace.append(_event(kernel, "step", 1, begin, seconds, shown))
             begin += seconds
-    return made
+    return trace
 
 
 def _named(name: str, track: int) -> dict[str, Any]:
-    """The event that gives a track its name."""
+    """Return the event of Chrome's trace format that gives a track its name."""
     return {
         "name": "thread_name",
         "ph": "M",
@@ -54,7 +57,10 @@ def _named(name: str, track: int) -> dict[str, Any]:
 def _event(
     name: str, kind: str, track: int, begin: float, seconds: float, shown: Any
 ) -> dict[str, Any]:
-    """An event that began at ``begin`` and lasted ``seconds``."""
+    """Return an event that began at ``begin`` (in seconds) and lasted ``seconds``.
+
+    ``shown`` has further data, which viewers show by name.
+    """
     return {
         "name": name,
         "cat": kind,

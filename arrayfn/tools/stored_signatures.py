@@ -1,4 +1,4 @@
-"""Other libraries' public names and signatures, stored as text, a file a namespace.
+"""Other libraries' public names and signatures, stored as text files, by namespace.
 
 A file's first line is a comment with the library and its version. The others are public
 names, functions with their parameters: ``sum(a, axis=None, *, where=None)``. Defaults
@@ -41,12 +41,12 @@ class Argument:
 
     @property
     def by_position(self) -> bool:
-        """Whether it can be given by position."""
+        """Whether the parameter can be given by position."""
         return self.kind in _POSITIONAL
 
     @property
     def by_name(self) -> bool:
-        """Whether it can be given by name."""
+        """Whether the parameter can be given by name."""
         return self.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -54,9 +54,10 @@ Arguments = tuple[Argument, ...]
 
 
 def arguments_of(function: Any) -> Arguments | None:
-    """The parameters of a function as installed; None for what has no signature.
+    """Return the parameters of an installed function; None if it has no signature.
 
-    That of an enumeration is Python's own, and depends on its version.
+    Enumerations count as having none: theirs is Python's own, and depends on Python's
+    version.
     """
     if isinstance(function, EnumType):
         return None
@@ -71,7 +72,7 @@ def arguments_of(function: Any) -> Arguments | None:
 
 
 def _text(default: Any) -> str:
-    """A default value as Python source; "..." if it cannot be written as such."""
+    """Return a default value as Python source; "..." if it cannot be written so."""
     text = default.__name__ if isinstance(default, type) else repr(default)
     try:
         ast.parse(text, mode="eval")
@@ -86,7 +87,7 @@ def written(arguments: Arguments) -> str:
     for position, each in enumerate(arguments):
         before = arguments[position - 1].kind if position else None
         if each.kind != before == Parameter.POSITIONAL_ONLY:
-            parts.append("/")
+            parts.append("/")  # the parameter before was the last positional-only one
         starts = before not in (Parameter.KEYWORD_ONLY, Parameter.VAR_POSITIONAL)
         if each.kind == Parameter.KEYWORD_ONLY and starts:
             parts.append("*")
@@ -102,40 +103,45 @@ def parsed(text: str) -> Arguments:
     """Parse the text that ``written`` returns."""
     (function,) = ast.parse(f"def f{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
-    given = function.args
-    plain = [(a.arg, Parameter.POSITIONAL_ONLY) for a in given.posonlyargs]
-    plain += [(a.arg, Parameter.POSITIONAL_OR_KEYWORD) for a in given.args]
-    none = [None] * (len(plain) - len(given.defaults))
-    found: list[Argument] = []
-    for (name, kind), default in zip(plain, [*none, *given.defaults], strict=True):
-        found.append(Argument(name, kind, default and ast.unparse(default)))
-    if given.vararg:
-        found.append(Argument(given.vararg.arg, Parameter.VAR_POSITIONAL, None))
-    for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-        text_of = default and ast.unparse(default)
-        found.append(Argument(a.arg, Parameter.KEYWORD_ONLY, text_of))
-    if given.kwarg:
-        found.append(Argument(given.kwarg.arg, Parameter.VAR_KEYWORD, None))
-    return tuple(found)
+    parameters = function.args
+    plain = [(a.arg, Parameter.POSITIONAL_ONLY) for a in parameters.posonlyargs]
+    plain += [(a.arg, Parameter.POSITIONAL_OR_KEYWORD) for a in parameters.args]
+    # ``defaults`` has those of the last parameters; the ones before have none.
+    none = [None] * (len(plain) - len(parameters.defaults))
+    result: list[Argument] = []
+    for (name, kind), default in zip(plain, [*none, *parameters.defaults], strict=True):
+        result.append(Argument(name, kind, default and ast.unparse(default)))
+    if parameters.vararg:
+        result.append(Argument(parameters.vararg.arg, Parameter.VAR_POSITIONAL, None))
+    for a, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
+        default_text = default and ast.unparse(default)
+        result.append(Argument(a.arg, Parameter.KEYWORD_ONLY, default_text))
+    if parameters.kwarg:
+        result.append(Argument(parameters.kwarg.arg, Parameter.VAR_KEYWORD, None))
+    return tuple(result)
 
 
 def stored(namespace: str) -> dict[str, Arguments | None]:
-    """The stored names of ``namespace``, with the parameters of functions."""
-    found: dict[str, Arguments | None] = {}
+    """Return the stored names of ``namespace``, with the parameters of functions.
+
+    A name without parameters has None.
+    """
+    names: dict[str, Arguments | None] = {}
     for line in _file(namespace).read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             name, bracket, rest = line.partition("(")
-            found[name] = parsed(bracket + rest) if bracket else None
-    return found
+            names[name] = parsed(bracket + rest) if bracket else None
+    return names
 
 
 def version(namespace: str) -> str:
-    """The library and the version that the stored names of ``namespace`` are of."""
+    """Return the library and version, such as "jax 0.8", of the stored names."""
     first, *_ = _file(namespace).read_text(encoding="utf-8").splitlines()
     return first.removeprefix("#").strip()
 
 
 def _file(namespace: str) -> Path:
+    """Return the file that stores the names of ``namespace``."""
     return _FOLDER / f"{namespace}.txt"
 
 
@@ -143,9 +149,10 @@ def _file(namespace: str) -> Path:
 
 
 def public_names(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
-    """The public names of a module and what they are: functions, classes, constants.
+    """Yield (name, value) for the public functions, classes and constants of a module.
 
-    Names of an inner module of jax.scipy.stats are prefixed by it (``norm.pdf``).
+    Inner modules are left out, except those of jax.scipy.stats, whose names are
+    prefixed by the module (``norm.pdf``).
     """
     for name in sorted(dir(module)):
         value = getattr(module, name)
@@ -169,7 +176,10 @@ def lines(namespace: str) -> Iterator[str]:
 
 
 def main(namespaces: list[str]) -> None:
-    """Write the files of ``namespaces``; without any, those of installed libraries."""
+    """Write the files of ``namespaces``, or without any, all files again.
+
+    Files of libraries that are not installed stay as they are.
+    """
     for namespace in namespaces or sorted(path.stem for path in _FOLDER.glob("*.txt")):
         try:
             text = "\n".join(lines(namespace)) + "\n"

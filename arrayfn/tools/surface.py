@@ -77,10 +77,17 @@ _LARGER: Final[tuple[tuple[str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many of a library's names arrayfn has.
+    """Which names of a library's namespace arrayfn has.
 
-    Names may also be of parameters, as ``function.parameter``. ``left_out`` has those
-    that are left out on purpose, with reasons.
+    Names may also be of parameters, as ``function.parameter``.
+
+    Attributes:
+        theirs: the library's namespace.
+        version: the library and its version.
+        ours: arrayfn's namespace.
+        here: the names that arrayfn has.
+        left_out: the names left out on purpose, with reasons.
+        missing: all other names.
     """
 
     theirs: str
@@ -97,25 +104,27 @@ class Counted:
 
 
 def names_of(namespace: str) -> list[str]:
-    """The public names of ``namespace``, as stored."""
+    """Return the public names of ``namespace``, as stored."""
     return list(stored(namespace))
 
 
 def compare_names() -> Iterator[Counted]:
-    """Compare the names in each of ``NAMESPACES`` with arrayfn's."""
+    """Yield the comparison of each of ``NAMESPACES`` with arrayfn's names."""
     for theirs, ours in NAMESPACES:
         here = {name: _ours(ours, name) is not _ABSENT for name in names_of(theirs)}
         yield _counted(theirs, ours, here, _patterns(LEFT_OUT, theirs))
 
 
 def compare_parameters() -> Iterator[Counted]:
-    """Count the parameters of other libraries' functions that arrayfn's have too.
+    """Yield, by namespace, the comparison of parameters of common functions.
 
-    There is one result for each namespace; functions that arrayfn lacks do not count.
+    A parameter that arrayfn's function does not take in the same way has the difference
+    in brackets after its name. Functions that arrayfn lacks do not count.
     """
     of_ufuncs = _patterns(PARAMETERS_LEFT_OUT, "ufunc")
     for theirs, ours in (*_LARGER, *NAMESPACES):
         here: dict[str, bool] = {}
+        # Reasons for all namespaces, for the library ("numpy.*"), for this namespace.
         patterns = {**_patterns(PARAMETERS_LEFT_OUT, "*")}
         patterns |= _patterns(PARAMETERS_LEFT_OUT, theirs.partition(".")[0] + ".*")
         patterns |= _patterns(PARAMETERS_LEFT_OUT, theirs)
@@ -136,11 +145,15 @@ def compare_parameters() -> Iterator[Counted]:
 
 
 def _is_ufunc(arguments: Arguments) -> bool:
+    """Whether these are the parameters of a ufunc of NumPy or SciPy."""
     return {"casting", "subok", "signature"} <= {each.name for each in arguments}
 
 
 def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
-    """Yield parameters of ``wanted`` that ``own`` does not take, and what lacks.
+    """Yield (parameter of ``wanted``, what ``own`` lacks to take it in the same way).
+
+    A parameter must have the same place if it is given by position, the same name if it
+    is given by name, and a default that means the same.
 
     >>> from arrayfn.tools.stored_signatures import parsed
     >>> dict(gaps_of(parsed("(a, axis=None, *, out=None)"), parsed("(x, axis=0)")))
@@ -155,7 +168,7 @@ def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
             if each.kind not in kinds:
                 yield each.name, "any number"
             continue
-        mine: Argument | None = None
+        mine: Argument | None = None  # the parameter of ``own`` that takes it
         lacks: list[str] = []
         if each.by_position:
             if position < len(places):
@@ -164,6 +177,8 @@ def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
                 lacks.append("by position")
             position += 1
         if each.by_name and each.name in names:
+            # Our parameter at this place may have another name, but not the name of
+            # another parameter of theirs: the order differs then.
             other = mine is not None and mine.name in {w.name for w in wanted}
             if mine is not None and mine.name != each.name and other:
                 lacks.append("by position")
@@ -177,10 +192,10 @@ def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def _same_default(theirs: Argument, ours: Argument) -> bool:
-    """Whether our default means what theirs means.
+    """Whether our default means the same as theirs.
 
-    Stored defaults are texts: None for a parameter without one, "..." for a value that
-    no text stands for. Our "Ellipsis" marks a hint that is taken and ignored.
+    Defaults are texts: None for a parameter without one, "..." for a value that no text
+    stands for. Our "Ellipsis" marks a hint that is accepted and ignored.
     """
     if theirs.default is None or theirs.default == "...":
         return theirs.default is None or ours.default is not None
@@ -193,10 +208,10 @@ def _same_default(theirs: Argument, ours: Argument) -> bool:
 def _counted(
     theirs: str, ours: str, here: Mapping[str, bool], reasons: dict[str, str]
 ) -> Counted:
-    """Count the names of namespace ``theirs`` that ``ours`` has too.
+    """Sort the names of namespace ``theirs`` into those that ``ours`` has, and others.
 
-    ``here`` says of each name of theirs whether it is in ours; ``reasons`` are those of
-    names left out on purpose.
+    ``here`` says of each name whether it is in ``ours``. ``reasons`` maps patterns of
+    names left out on purpose to reasons.
     """
     absent = [name for name, is_here in here.items() if not is_here]
     why = {name: _reason(reasons, name.partition(" ")[0]) for name in absent}
@@ -211,12 +226,16 @@ def _counted(
 
 
 def _reason(reasons: dict[str, str], name: str) -> str | None:
+    """Return the reason of the first pattern that matches ``name``, or None."""
     matching = (why for pattern, why in reasons.items() if fnmatch(name, pattern))
     return next(matching, None)
 
 
 def _patterns(table: Mapping[str, Mapping[str, str]], namespace: str) -> dict[str, str]:
-    """The patterns of names left out of ``namespace`` on purpose, with reasons."""
+    """Map the patterns of names left out of ``namespace`` on purpose to reasons.
+
+    ``table`` has the patterns by namespace and reason, as texts of several words.
+    """
     return {
         pattern: reason
         for reason, patterns in table.get(namespace, {}).items()
@@ -225,9 +244,9 @@ def _patterns(table: Mapping[str, Mapping[str, str]], namespace: str) -> dict[st
 
 
 def _ours(module: str, name: str) -> Any:
-    """The public attribute ``name`` of ``module`` or ``module:Class``, or _ABSENT.
+    """Return the attribute ``name`` of ``module``, or of a class "module:Class".
 
-    The name may have dots. A module does not count as a public name.
+    The name may have dots. Returns _ABSENT if there is none, or if it is a module.
     """
     try:
         value = resolve_name(

@@ -43,20 +43,26 @@ class Sweep(Sequence[Point]):
 
     @override
     def __len__(self) -> int:
+        """Return the number of points."""
         return len(self.points)
 
     @override
     def __getitem__(self, index: Any) -> Any:
+        """Return a point, or a tuple of points for a slice."""
         return self.points[index]
 
     def rows(self) -> Iterator[tuple[Point, Measured]]:
         """Yield each row with its point, grouped by implementation."""
-        found = [(point, row) for point in self for row in point.comparison]
-        order = {key: k for k, key in enumerate(dict.fromkeys(map(_key, found)))}
-        return iter(sorted(found, key=lambda pair: order[_key(pair)]))
+        pairs = [(point, row) for point in self for row in point.comparison]
+        # Implementations are numbered in the order in which they first occur.
+        order = {key: k for k, key in enumerate(dict.fromkeys(map(_key, pairs)))}
+        return iter(sorted(pairs, key=lambda pair: order[_key(pair)]))
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """The rows of the table, as text."""
+        """Return the rows of the table as text, by ``_COLUMNS``.
+
+        A refused row has the reason, and empty cells.
+        """
         cells: list[tuple[str, ...]] = []
         for point, row in self.rows():
             size = "" if point.size is None else str(point.size)
@@ -71,6 +77,7 @@ class Sweep(Sequence[Point]):
 
     @override
     def __repr__(self) -> str:
+        """Return the table as text; reasons of refused rows do not widen columns."""
         rows = [_COLUMNS, *self._cells()]
         short = [row for row in rows if row[5]]
         widths = [max(map(len, column)) for column in zip(*short, strict=True)]
@@ -83,7 +90,7 @@ class Sweep(Sequence[Point]):
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the plot, if matplotlib is there, and the table."""
+        """Return the plot, if Matplotlib is installed, and the table as HTML."""
         from arrayfn.display import markup
 
         rows = [tuple(map(markup.escape, row)) for row in self._cells()]
@@ -95,13 +102,14 @@ class Sweep(Sequence[Point]):
         return markup.shown("Comparison with the function in float64", picture, body)
 
     def _svg(self) -> str:
-        """The plot as SVG."""
+        """Return the plot as an SVG element, without the XML declaration."""
         figure_of = importlib.import_module("matplotlib.figure").Figure
         figure = figure_of(figsize=(7, 4), layout="constrained")
         self.plot(figure.subplots())
         text = io.StringIO()
         figure.savefig(text, format="svg")
-        return text.getvalue().partition("<svg")[2].join(("<svg", ""))
+        _, tag, rest = text.getvalue().partition("<svg")
+        return tag + rest
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the median times over the sizes, and return Matplotlib's axes.
@@ -140,6 +148,7 @@ class Sweep(Sequence[Point]):
 
 
 def _key(pair: tuple[Point, Measured]) -> tuple[str, ...]:
+    """Return what identifies an implementation: name, backend and dtype."""
     point, row = pair
     return row.name, row.backend, point.dtype
 
@@ -150,10 +159,11 @@ def sweep(
     sizes: Sequence[Any] | None,
     wanted: Sequence[Any] | None,
 ) -> Sweep:
-    """Run ``compared`` on ``args`` for each size, converted to each dtype ``wanted``.
+    """Call ``compared`` on ``args`` for each size and each dtype of ``wanted``.
 
-    An operand that depends on the size is a function of it. Raises ArgumentError if
-    none is, or there are no ``sizes``.
+    An argument that depends on the size is a function of the size. Floating-point
+    arrays are converted to the dtype. None for ``sizes`` or ``wanted`` leaves that out.
+    Raises ArgumentError if ``sizes`` is empty, or if no argument depends on the size.
     """
     if sizes is not None and not any(map(callable, args)):
         raise ArgumentError(
@@ -170,18 +180,17 @@ def sweep(
     for size, dtype in itertools.product(
         [None] if sizes is None else sizes, dtypes_wanted
     ):
-        made = tuple(arg(size) if callable(arg) else arg for arg in args)
+        operands = tuple(arg(size) if callable(arg) else arg for arg in args)
         name = ""
         if dtype is not None:
-            made, name = (
-                tree.map(lambda x, to=dtype: _converted(x, to), made),
-                dtype.name,
-            )
-        points.append(Point(size, name, compared(made)))
+            operands = tree.map(lambda x, to=dtype: _converted(x, to), operands)
+            name = dtype.name
+        points.append(Point(size, name, compared(operands)))
     return Sweep(tuple(points))
 
 
 def _converted(x: Any, dtype: Any) -> Any:
+    """Convert ``x`` to ``dtype`` if it is an array of floats."""
     is_floating = getattr(x, "dtype", None) in dtypes.FLOATS
     return x.astype(dtype) if is_floating else x
 

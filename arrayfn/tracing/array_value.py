@@ -62,7 +62,7 @@ class ImmutableArray(Typed, Operand):
     """The methods that traced values and arrays on devices have in common."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # __eq__ compares elements
 
     KIND: ClassVar[str] = "that is immutable"
     """Which array, for errors: "an array that is being traced"."""
@@ -72,15 +72,16 @@ class ImmutableArray(Typed, Operand):
     """What is wrong with a function of NumPy's that ``Namespace`` does not have."""
 
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value as a NumPy array; AbstractValueError if it is not known.
+        """Return the value as a NumPy array; AbstractValueError if it is not known.
 
-        ``wanted`` names what asks for it, ``remedy`` says what to write instead.
+        For the message, ``wanted`` names what asks for the value, and ``remedy`` says
+        what to write instead.
         """
         raise NotImplementedError
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The bytes of all elements."""
         return self.type.nbytes
 
     @property
@@ -116,6 +117,12 @@ class ImmutableArray(Typed, Operand):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
+        """Call arrayfn's function for a method of a ufunc: NumPy's protocol (NEP 13).
+
+        ``method`` is "__call__", "reduce" and so on. Raises InPlaceError for ``out=``
+        and ``ufunc.at``, and ArgumentError for a ufunc that arrayfn does not have,
+        unless another operand may handle it.
+        """
         own = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         name = f"numpy.{own}" if hasattr(np, ufunc.__name__) else f"the ufunc {own}"
         if options.get("out") is not None or method == "at":
@@ -139,6 +146,11 @@ class ImmutableArray(Typed, Operand):
     def __array_function__(
         self, function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
+        """Call arrayfn's function for a function of NumPy's: its protocol (NEP 18).
+
+        Raises InPlaceError for functions that change an argument, and ArgumentError for
+        functions that arrayfn does not have.
+        """
         name = f"{function.__module__}.{function.__name__}"
         if function in namespace().changing:
             raise InPlaceError(
@@ -156,14 +168,17 @@ class ImmutableArray(Typed, Operand):
         return called(name, traced, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
+        """Return ``arrayfn.numpy``, the array API's namespace of this array."""
         return namespace().module
 
     def __len__(self) -> int:
+        """Return the extent of axis 0."""
         if not self.shape:
             raise TypeError("len() of a rank-0 array")
         return self.shape[0]
 
     def __iter__(self) -> Any:
+        """Iterate over axis 0. Raises ArgumentError for rank 0."""
         if not self.shape:
             raise ArgumentError(
                 f"iteration over an array of rank 0 ({self.type}); if it counts the "
@@ -173,9 +188,11 @@ class ImmutableArray(Typed, Operand):
         return (self[i] for i in range(self.shape[0]))
 
     def __getitem__(self, index: Any) -> Any:
+        """Return elements by an index of NumPy's kinds."""
         return namespace().functions["getitem"](self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raise InPlaceError: the array is immutable."""
         raise InPlaceError(
             f"x[index] = y would change an array {self.KIND}, and those are "
             "immutable; write x = x.at[index].set(y)",
@@ -183,15 +200,19 @@ class ImmutableArray(Typed, Operand):
         )
 
     def __divmod__(self, other: Any) -> Any:
+        """Return the floor of the quotient, and the remainder."""
         return self // other, self % other
 
     def __rdivmod__(self, other: Any) -> Any:
+        """Return ``divmod(other, self)``."""
         return other // self, other % self
 
     def __round__(self, digits: int = 0) -> Any:
+        """Round to a number of decimal digits."""
         return self.round(digits)
 
     def __contains__(self, value: Any) -> bool:
+        """Whether an element equals ``value``."""
         return bool((self == value).any())
 
     __neg__ = operator("negative")
@@ -246,7 +267,7 @@ class ImmutableArray(Typed, Operand):
     conjugate = operator("conj")
 
     def copy(self) -> Any:
-        """The same elements; an array on a device is copied."""
+        """Return an array with the same elements; an array on a device is copied."""
         return namespace().functions["copy"](self)
 
     cumprod = operator("cumprod")
@@ -301,15 +322,18 @@ class ArrayOnDevice(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The backend whose memory holds it."""
+        """The name of the backend whose memory holds the array."""
         raise NotImplementedError
 
     def block_until_ready(self) -> Self:
-        """Itself, once it is computed; a device that computes at once need not wait."""
+        """Wait until the array is computed, and return it.
+
+        This default is for devices that compute at once.
+        """
         return self
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
-        """The array on ``device``: itself if it is there, a NumPy array on "cpu".
+        """Return the array on ``device``: itself if it is there; for "cpu", NumPy's.
 
         Raises ArgumentError for other devices, and if a ``stream`` is given.
         """
@@ -328,35 +352,40 @@ class ArrayOnDevice(ImmutableArray):
         )
 
     def item(self, *index: int) -> Any:
-        """Its only element, or that at ``index``, as a Python number."""
+        """Return the only element, or the one at ``index``, as a Python number."""
         return np.asarray(self).item(*index)
 
     def tolist(self) -> Any:
-        """Its elements as nested lists of Python numbers."""
+        """Return the elements as nested lists of Python numbers."""
         return np.asarray(self).tolist()
 
     def __bool__(self) -> bool:
+        """Return the only element as a bool; copies it to the host."""
         return bool(np.asarray(self))
 
     def __int__(self) -> int:
+        """Return the only element as an int; copies it to the host."""
         return int(np.asarray(self))
 
     def __float__(self) -> float:
+        """Return the only element as a float; copies it to the host."""
         return float(np.asarray(self))
 
     def __complex__(self) -> complex:
+        """Return the only element as a complex; copies it to the host."""
         return complex(np.asarray(self))
 
     def __index__(self) -> int:
+        """Return the only element as an index; copies it to the host."""
         return np.asarray(self).__index__()
 
     def __array__(
         self, dtype: DType | None = None, copy: bool | None = None
     ) -> np.ndarray[Any, Any]:
-        """A copy on the host."""
+        """Return a copy on the host, as a NumPy array."""
         raise NotImplementedError
 
     @override
     def concrete(self, wanted: str, remedy: str) -> np.ndarray[Any, Any]:
-        """A copy on the host."""
+        """Return a copy on the host: values on a device are always known."""
         return np.asarray(self)

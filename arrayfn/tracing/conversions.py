@@ -46,12 +46,13 @@ _NO_COUNTERPART: Final = ("remainder",)  # NumPy's is another function
 
 
 def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
-    """The error for a line that converts a traced value to a number implicitly.
+    """Return the error for a line that converts a traced value to a number implicitly.
 
-    ``frame`` is the Python frame that asks for the number. Returns None for explicit
-    conversions: calls of ``float``, ``complex`` or a subclass, unless an installed
-    package makes them, and ``"%f" % x``. An assignment to an element of an array gives
-    an InPlaceError, all else a TracedConversionError.
+    ``frame`` is the Python frame that asks for the number; its current instruction
+    tells why. Returns None for explicit conversions, which are allowed: calls of
+    ``int``, ``float``, ``complex`` or a subclass (of the latter two only outside of
+    installed packages), ``x.__float__()``, and ``"%f" % x``. An assignment to an
+    element of an array gives an InPlaceError, all else a TracedConversionError.
     """
     at = _instruction(frame.f_code, frame.f_lasti)
     if at.is_formatting:
@@ -66,7 +67,7 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
         )
     called = _value(at.callee, frame)
     if isinstance(called, type) and issubclass(called, (int, float, complex)):
-        # An integer changes by steps, so that its derivative is 0.
+        # An integer changes by steps, so its derivative is 0, and nothing is lost.
         if issubclass(called, int) or not _is_installed(frame.f_code.co_filename):
             return None
         return TracedConversionError(_hidden(called.__name__, frame), user_location())
@@ -78,8 +79,9 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
 def _refusal(callee: tuple[str, ...], called: object) -> str:
     """Explain why a conversion is refused, and what to write instead.
 
-    ``called`` is the function to which the traced value was passed, and ``callee`` its
-    name in the caller's text, if these are known.
+    ``called`` is the function to which the traced value was passed, or None if it is
+    not known. ``callee`` is the function's dotted name in the caller's text, split at
+    the dots; empty if it is not known.
     """
     module = getattr(called, "__module__", None)
     if isinstance(called, types.BuiltinFunctionType) and module in _MODULES:
@@ -101,9 +103,10 @@ def _refusal(callee: tuple[str, ...], called: object) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(file: str) -> bool:
-    """Whether ``file`` is of an installed package or of Python itself.
+    """Whether ``file`` is part of an installed package or of Python itself.
 
-    arrayfn does not count: ``jit(float)`` has it call ``float`` for the user.
+    arrayfn's own files are not: in ``jit(float)``, arrayfn calls ``float`` for the
+    user.
     """
     if file.startswith(_OWN):
         return False
@@ -125,7 +128,10 @@ def _hidden(kind: str, frame: types.FrameType) -> str:
 
 
 def _counterpart(name: str) -> str:
-    """arrayfn's name for the function ``name`` of ``math``; empty if it has none."""
+    """Return arrayfn's name for the function ``name`` of ``math`` or ``cmath``.
+
+    The name is empty if arrayfn has no such function.
+    """
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
     if name not in _NO_COUNTERPART and hasattr(namespace().module, name):
@@ -134,13 +140,16 @@ def _counterpart(name: str) -> str:
 
 
 def is_discarded(frame: types.FrameType) -> bool:
-    """Whether ``frame``, which called a function, makes no use of the result."""
+    """Whether ``frame`` discards the result of the function that it is calling.
+
+    The bytecode then pops the result off the stack.
+    """
     return _follows(frame.f_code, frame.f_lasti) == "POP_TOP"
 
 
 @functools.lru_cache(maxsize=1024)
 def _follows(code: types.CodeType, offset: int) -> str:
-    """The name of the instruction that follows the one at byte ``offset``."""
+    """Return the name of the instruction that follows the one at byte ``offset``."""
     rest = (at for at in dis.get_instructions(code) if at.offset > offset)
     return next(rest).opname
 
@@ -149,7 +158,11 @@ def _follows(code: types.CodeType, offset: int) -> str:
 class _Instruction:
     """What a Python frame is executing.
 
-    ``callee`` is the dotted name of the function that it calls, split at the dots.
+    Attributes:
+        callee: the dotted name of the function that it calls, split at the dots; empty
+            if it calls none, or something that is no name.
+        is_assignment: whether it assigns to ``a[i]``.
+        is_formatting: whether it computes ``text % values``.
     """
 
     callee: tuple[str, ...] = ()
@@ -159,7 +172,7 @@ class _Instruction:
 
 @functools.lru_cache(maxsize=1024)
 def _instruction(code: types.CodeType, offset: int) -> _Instruction:
-    """The instruction of ``code`` at byte ``offset``."""
+    """Describe the instruction of ``code`` at byte ``offset``."""
     before: list[dis.Instruction] = []
     for instruction in dis.get_instructions(code):
         if instruction.offset > offset:
@@ -178,13 +191,19 @@ def _instruction(code: types.CodeType, offset: int) -> _Instruction:
 def _callee(
     code: types.CodeType, call: dis.Instruction, before: list[dis.Instruction]
 ) -> tuple[str, ...]:
-    """The dotted name that is called; empty if something else than a name is called.
+    """Return the dotted name that ``call`` calls, split at the dots.
 
-    The text of a call begins with the name. Parts of a name that are on lines of their
-    own begin there, and so may the call.
+    ``before`` are the instructions before the call, in order. The text of a call begins
+    with the name. So of the instructions inside the call's text, those that begin first
+    in the text load the name: for ``np.sin(x)``, the loads of ``np`` and of ``np.sin``.
+    Parts of a dotted name that are on lines of their own begin there.
+
+    The result is empty if something else than a name is called.
     """
     begin, end = _begin(call), _end(call)
-    if begin is None or end is None:  # no positions: python -X no_debug_ranges
+    if begin is None or end is None:
+        # No positions (python -X no_debug_ranges): allow the conversion, as a call of
+        # ``float``, if the code has such a name.
         return ("float",) if {"float", "complex"} & {*code.co_names} else ()
     loads = [at for at in before if at.opname not in _SKIPPED]
     inside = {
@@ -193,10 +212,13 @@ def _callee(
         if (where := _begin(at)) and (until := _end(at))
         if begin <= where and until <= end and (where, until) != (begin, end)
     }
-    # A loop's condition is compiled twice, and the last copy runs.
+    # The instruction that begins first in the text, and of several the last one. This
+    # also chooses the last copy of a loop's condition, which is compiled twice: the
+    # last one runs.
     last = max(inside, key=lambda k: ((-inside[k][0], -inside[k][1]), k), default=None)
     if last is None:
         return ()
+    # Extend to all parts of the dotted name: the load of a name, then of attributes.
     first = last
     while last + 1 < len(loads) and loads[last + 1].opname in _ATTRIBUTES:
         last += 1
@@ -214,7 +236,7 @@ _NAMES: Final = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
 def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
-    """The line and the column where an instruction's source begins; None if unknown."""
+    """Return (line, column) where an instruction's source begins; None if unknown."""
     where = instruction.positions
     if where is None or where.lineno is None or where.col_offset is None:
         return None
@@ -222,7 +244,7 @@ def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
 
 
 def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
-    """The line and the column where an instruction's source ends; None if unknown."""
+    """Return (line, column) where an instruction's source ends; None if unknown."""
     where = instruction.positions
     if where is None or where.end_lineno is None or where.end_col_offset is None:
         return None
@@ -230,7 +252,10 @@ def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
 
 
 def _value(name: tuple[str, ...], frame: types.FrameType) -> object:
-    """The value of a dotted name in ``frame``; None if it cannot be found."""
+    """Return the value of a dotted name in ``frame``; None if it cannot be found.
+
+    ``name`` is split at the dots. Looks in local, global and built-in names.
+    """
     if not name:
         return None
     first, *rest = name

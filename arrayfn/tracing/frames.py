@@ -29,18 +29,30 @@ INDEX: Final = "index"
 
 
 class Frame:
-    """A function being traced; messages call it ``name``.
+    """A function being traced.
 
-    ``abstract`` frames, and those inside them, stage every operation. Other frames
-    compute operations on arrays alone at once. ``checks`` are the checks of the
-    compiled function, which hold for functions inside it, too. ``uses_outer_axis`` says
-    whether the function used a named axis of an enclosing frame. ``inlined`` names the
-    operators that are traced as their bodies; a frame shares it with those inside it.
-    ``platform`` is the backend that the function is compiled for, empty if another
-    frame knows it; ``asks_platform`` says whether it was asked for, ``asks_mesh``
-    whether the mesh of ``set_mesh`` was. A frame of ``types_only``, and those inside
-    it, are never run: what has a type and no elements may be an operand. ``fixed`` has
-    the inputs that do not depend on anything that a derivative is taken by.
+    Attributes:
+        name: the function's name, for messages.
+        parent: the frame around this one, or None.
+        abstract: whether every operation is staged, and values are unknown. Other
+            frames compute operations at once that have no traced operand. Frames inside
+            an abstract frame are abstract.
+        types_only: whether the Program is never run, so that operands may have a type
+            and no elements. Frames inside this one then are so too.
+        platform: the backend that the function is compiled for; empty if a frame around
+            it knows the backend, or if it is not compiled.
+        asks_platform, asks_mesh: whether the function asked for the platform, and for
+            the mesh of ``set_mesh``.
+        checks: the checks of the compiled function, and of those around it.
+        axes: the named axes that the function is mapped along.
+        uses_outer_axis: whether the function used a named axis of a frame around it.
+        inlined: the names of operators whose bodies are traced. All frames inside each
+            other share one set.
+        builder: the Program under construction.
+        references: the values that Refs from outside hold inside this frame.
+        fixed: the inputs that do not depend on anything that a derivative is taken by.
+        closed: whether the function has returned.
+        refused: the last refused conversion of a traced value, or None.
     """
 
     def __init__(
@@ -52,6 +64,7 @@ class Frame:
         platform: str = "",
         types_only: bool = False,
     ) -> None:
+        """Begin a frame inside ``parent``, from which it takes over attributes."""
         self.name = name
         self.types_only = types_only or (parent is not None and parent.types_only)
         self.platform = platform
@@ -62,12 +75,12 @@ class Frame:
         self.builder = ProgramBuilder(name if name.isidentifier() else "function")
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.uses_outer_axis = False
-        # The values that Refs from outside hold inside this frame.
         self.references: dict[Any, Any] = {}
         self.fixed: set[Atom] = set()
         self.parent = parent
         self.closed = False
         self.refused: Refused | None = None
+        # By id of the array, or of the Tracer's Atom.
         self._captured: dict[int, tuple[Captured, Var]] = {}
 
     @contextmanager
@@ -82,10 +95,10 @@ class Frame:
             self.closed = True
 
     def named_axis(self, name: str) -> NamedAxis | None:
-        """The mapped axis called ``name`` of this frame or one around it, or None.
+        """Return the mapped axis called ``name`` of this frame or one around it.
 
-        If it is one of a frame around it, this is noted in ``uses_outer_axis`` of all
-        frames inside that frame: their Programs hold for this use alone.
+        Returns None if there is no such axis. Sets ``uses_outer_axis`` of all frames
+        inside the frame that has the axis: their Programs are only right inside it.
         """
         frame: Frame | None = self
         inner_frames: list[Frame] = []
@@ -99,7 +112,7 @@ class Frame:
         return None
 
     def axis_names(self) -> list[str]:
-        """The names of all axes that this frame is mapped along."""
+        """Return the names of all axes of this frame and the frames around it."""
         names: list[str] = []
         frame: Frame | None = self
         while frame is not None:
@@ -113,7 +126,12 @@ class Frame:
         return list(self._captured.values())
 
     def atom(self, operand: Any) -> Atom:
-        """The atom of this frame's Program for a Tracer, array or scalar."""
+        """Return the Atom of this frame's Program for a Tracer, array or scalar.
+
+        Scalars and arrays of rank 0 become Literals. Other arrays, and Tracers of
+        frames around this one, are captured: they become inputs. Raises TracerLeakError
+        for a Tracer of a frame that has been left.
+        """
         if isinstance(operand, Tracer):
             if operand.frame is self:
                 return operand.atom
@@ -140,8 +158,8 @@ class Frame:
     def depends_on_inputs(self, atom: Atom) -> bool:
         """Whether ``atom`` depends on inputs that are not ``fixed``.
 
-        Captured values are inputs; they are fixed if they do not depend on such inputs
-        of the frames around.
+        A captured value counts as such an input if a derivative may be taken by it
+        (``may_vary``).
         """
         varying = set(self.builder.inputs) - self.fixed
         varying |= {var for value, var in self.captured if may_vary(value)}
@@ -151,7 +169,10 @@ class Frame:
         return atom in varying
 
     def _capture(self, value: Any, type: ArrayType) -> Var:
-        """The input that stands for a captured value; the same for all of its uses."""
+        """Return the input that stands for a captured value, one for all of its uses.
+
+        Adds the input on the first use.
+        """
         key = id(value.atom) if isinstance(value, Tracer) else id(value)
         known = self._captured.get(key)
         if known is None:
@@ -168,10 +189,13 @@ def may_vary(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedAxis:
-    """An axis that a function is mapped along: its extent, and a member's ``index``.
+    """An axis that a function is mapped along.
 
-    The index is a Tracer without a value: an input of the function's Program. ``mesh``
-    is that of a mesh axis. The axis is ``typed`` if types say what varies along it.
+    Attributes:
+        size: the number of members.
+        index: the member's index, a Tracer of an input of the function's Program.
+        mesh: the mesh that it is an axis of, or None for an axis of ``vmap``.
+        typed: whether types say what varies along it.
     """
 
     size: int
@@ -181,7 +205,10 @@ class NamedAxis:
 
 
 class _Local(threading.local):
+    """The innermost frame of this thread."""
+
     def __init__(self) -> None:
+        """Begin with none; each thread calls this on its first access."""
         self.frame: Frame | None = None
 
 
@@ -189,12 +216,16 @@ _local = _Local()
 
 
 def current_frame() -> Frame | None:
-    """The innermost frame being traced in this thread."""
+    """Return the innermost frame being traced in this thread, or None."""
     return _local.frame
 
 
 def platform() -> str:
-    """The backend that the function being traced is compiled for; empty if none is."""
+    """Return the backend that the function being traced is compiled for.
+
+    It is empty if no function is traced for a backend. Otherwise sets
+    ``asks_platform``, so that the Program is only used for this backend.
+    """
     frame = _local.frame
     while frame is not None and not frame.platform:
         frame = frame.parent

@@ -66,12 +66,16 @@ class Key(ImmutableArray):
     @property
     @override
     def T(self) -> Key:
-        """The keys with the order of axes reversed."""
+        """The keys with the axes in reverse order."""
         return self.transpose()
 
     @override
     def transpose(self, *axes: Any) -> Key:
-        """The keys with axes in another order, which is reversed by default."""
+        """Return the keys with axes in another order, by default reversed.
+
+        The order is given as one tuple, or as several ints. The axis of words stays
+        last.
+        """
         order_or_axis = axes[0] if len(axes) == 1 else axes
         axes_or_reversed = tuple(order_or_axis or range(self.ndim)[::-1])
         if isinstance(order_or_axis, int):
@@ -82,17 +86,26 @@ class Key(ImmutableArray):
 
     @override
     def reshape(self, *shape: Any) -> Key:
-        """The same keys with another shape; one extent of it may be -1."""
-        given = shape[0] if len(shape) == 1 else shape
-        wanted = given if isinstance(given, Sequence) else (given,)
+        """Return the same keys with another shape; one extent of it may be -1.
+
+        The shape is given as one tuple, or as several ints.
+        """
+        shape_or_extent = shape[0] if len(shape) == 1 else shape
+        wanted = (
+            shape_or_extent
+            if isinstance(shape_or_extent, Sequence)
+            else (shape_or_extent,)
+        )
         return Key(namespace().functions["reshape"](self.data, (*wanted, WORDS)))
 
     @override
     def __iter__(self) -> Iterator[Key]:
+        """Iterate over the keys along axis 0."""
         return iter([self[k] for k in range(len(self))])
 
     @override
     def __len__(self) -> int:
+        """Return the extent of axis 0. Raises ArgumentError for a single key."""
         if not self.shape:
             raise ArgumentError(
                 "a single key has no length; random.split(key, n) makes n keys",
@@ -102,12 +115,17 @@ class Key(ImmutableArray):
 
     @override
     def __getitem__(self, index: Any) -> Key:
+        """Return keys by an index of NumPy's kinds; the axis of words is kept.
+
+        Raises IndexingError for a single key, unless the index only adds axes.
+        """
         entries = index if isinstance(index, tuple) else (index,)
         if not self.shape and any(e is not None and e is not ... for e in entries):
             raise IndexingError(
                 "a single key cannot be indexed; random.split(key, n) makes n keys",
                 user_location(),
             )
+        # (*entries, ..., :) keeps the axis of words; only one Ellipsis is allowed.
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
         getitem = namespace().functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
@@ -121,6 +139,7 @@ class Key(ImmutableArray):
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise DTypeError: keys are no numbers."""
         raise DTypeError(
             "a Key is not an array of numbers; random.key_data(key) gives its uint32 "
             "words",
@@ -129,6 +148,7 @@ class Key(ImmutableArray):
 
     @override
     def __repr__(self) -> str:
+        """Return the words of known keys, else the shape and where the keys are."""
         if isinstance(self.data, np.ndarray):
             return f"Key({self.data.tolist()})"
         if isinstance(self.data, ImmutableArray):
@@ -138,10 +158,12 @@ class Key(ImmutableArray):
 
 
 def _children(key: Key) -> tuple[tuple[Any], None]:
+    """Return the leaves of a Key as a pytree, and no further data."""
     return (key.data,), None
 
 
 def _of_children(_: None, children: tuple[Any, ...]) -> Key:
+    """Make a Key of its leaf."""
     return Key(children[0])
 
 
@@ -169,7 +191,10 @@ _MOVED: Final[dict[Primitive, tuple[int, ...]]] = {
 
 
 def check_moved(primitive: Primitive, operands: Sequence[Any]) -> None:
-    """Raise DTypeError unless ``primitive`` only moves or compares keys."""
+    """Raise DTypeError unless ``primitive`` only moves or compares keys.
+
+    All ``operands`` whose elements it moves or compares (see ``_MOVED``) must be keys.
+    """
     places = _MOVED.get(primitive)
     if places is None:
         raise DTypeError(

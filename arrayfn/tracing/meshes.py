@@ -1,4 +1,4 @@
-"""The mesh of a block of code, which PartitionSpecs alone refer to: ``set_mesh``."""
+"""``set_mesh``: the mesh that PartitionSpecs without a mesh refer to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from arrayfn.tracing.frames import current_frame
 
 
 class _Local(threading.local):
+    """The mesh that ``set_mesh`` has set in this thread."""
+
     mesh: Mesh | None = None
 
 
@@ -41,6 +43,7 @@ class set_mesh:  # noqa: N801 - called like a function, named as JAX's
     __slots__ = ("_before",)
 
     def __init__(self, mesh: Mesh | None) -> None:
+        """Set the mesh at once, and remember the previous one for the block's end."""
         if mesh is not None and not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentError(
                 f"set_mesh: mesh must be an arrayfn.Mesh, not {type(mesh).__name__}",
@@ -56,19 +59,21 @@ class set_mesh:  # noqa: N801 - called like a function, named as JAX's
         _local.mesh = mesh
 
     def __enter__(self) -> Self:
+        """Return this object; the mesh has been set already."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Set the mesh that was set before."""
         _local.mesh = self._before
 
 
 def mesh_of_block() -> Mesh | None:
-    """The mesh that ``set_mesh`` has set in this thread."""
+    """Return the mesh that ``set_mesh`` has set in this thread, or None."""
     return _local.mesh
 
 
 def axes_around() -> tuple[frozenset[str], Mesh | None]:
-    """The mesh axes of all enclosing shard_maps, and their mesh, if any."""
+    """Return the mesh axes of all enclosing shard_maps, and their mesh or None."""
     axes: set[str] = set()
     mesh: Mesh | None = None
     frame = current_frame()
@@ -82,9 +87,11 @@ def axes_around() -> tuple[frozenset[str], Mesh | None]:
 
 
 def asked_mesh(what: str) -> Mesh:
-    """The mesh of ``set_mesh``; functions being traced then depend on it.
+    """Return the mesh of ``set_mesh``.
 
-    Raises ArgumentError if there is none; ``what`` names what needs it.
+    Sets ``asks_mesh`` of all functions being traced: they are compiled again for
+    another mesh. Raises ArgumentError if there is no mesh; ``what`` names what needs
+    one.
     """
     frame = current_frame()
     while frame is not None:
@@ -99,9 +106,9 @@ def asked_mesh(what: str) -> Mesh:
 
 
 def over_mesh(what: str, sharding: Any) -> Any:
-    """``sharding``; a PartitionSpec becomes a NamedSharding on ``set_mesh``'s mesh.
+    """Return ``sharding``, or for a PartitionSpec the NamedSharding on the set mesh.
 
-    ``what`` says in messages where it was given.
+    ``what`` says in messages where the sharding was given.
     """
     if isinstance(sharding, PartitionSpec):
         return NamedSharding(asked_mesh(f"{what} has {sharding!r}"), sharding)

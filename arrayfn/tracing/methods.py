@@ -1,6 +1,7 @@
 """Operators and methods of arrays, made of functions looked up by name.
 
-``Namespace`` is filled by ``arrayfn.numpy``, a later room, when it is first needed.
+This module cannot import ``arrayfn.numpy``, which imports it. When a function is first
+needed, ``arrayfn.numpy`` is imported by name, and fills ``Namespace``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from arrayfn.errors import ArgumentError, DTypeError, InPlaceError, user_locatio
 
 
 class Operand:
-    """The base class of arrayfn's own arrays, which operators recognise."""
+    """The base class of arrayfn's own arrays, which operators recognise.
+
+    Modules that do not import this one recognise them by ``__arrayfn_array__``.
+    """
 
     __slots__ = ()
     __arrayfn_array__ = True
@@ -29,12 +33,18 @@ class Operand:
 class Namespace:
     """The functions that operators, methods, ufuncs and NumPy's functions call.
 
-    ``functions`` are keyed by name, ``ufuncs`` by (ufunc, method), ``array_functions``
-    by NumPy's function; ``changing`` are NumPy's functions that change an argument, and
-    ``module`` is ``arrayfn.numpy`` itself, which fills all of these: ``namespace()``
-    imports it, by the name ``numpy_module``, when it is needed. ``special`` is keyed by
-    the names of SciPy's ufuncs and filled by ``special_module``, which is imported when
-    it is needed, as is ``numba_module``, which calls functions that Numba compiled.
+    Attributes:
+        functions: arrayfn's functions, by name.
+        ufuncs: arrayfn's functions for NumPy's ufuncs, by (ufunc, method).
+        array_functions: arrayfn's functions for other functions of NumPy's.
+        changing: functions of NumPy's that change an argument.
+        module: the module ``arrayfn.numpy``, which fills all of the above.
+        special: arrayfn's functions for SciPy's ufuncs, by name.
+        numpy_module: the name of ``arrayfn.numpy``, which ``namespace()`` imports.
+        special_module: the name of the module that fills ``special``; it is imported
+            when such a ufunc is called.
+        numba_module: the name of the module that calls functions that Numba compiled;
+            it is imported when one is called.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -50,30 +60,38 @@ class Namespace:
 
 @cache
 def namespace() -> type[Namespace]:
-    """``Namespace``, filled."""
+    """Import ``arrayfn.numpy``, which fills ``Namespace``, and return ``Namespace``."""
     import_module(Namespace.numpy_module)
     return Namespace
 
 
 def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
-    """arrayfn's function for a method of a NumPy or SciPy ufunc, or None."""
-    found = namespace().ufuncs.get((ufunc, method))
-    if found is None and method == "__call__":
+    """Return arrayfn's function for a method of a NumPy, SciPy or Numba ufunc, or None.
+
+    Looks for SciPy's and Numba's ufuncs only if these packages are imported already.
+    """
+    function = namespace().ufuncs.get((ufunc, method))
+    if function is None and method == "__call__":
         name = ufunc.__name__
-        theirs = sys.modules.get("scipy.special")  # whoever has its ufuncs imported it
-        if getattr(theirs, name, None) is ufunc:
+        scipy_special = sys.modules.get("scipy.special")
+        if getattr(scipy_special, name, None) is ufunc:
             import_module(Namespace.special_module)
             return Namespace.special.get(name)
         if "numba" in sys.modules:
             return import_module(Namespace.numba_module).ufunc_for(ufunc)
-    return found
+    return function
 
 
 def operator(name: str) -> Callable[..., Any]:
     """Make a method that calls the function ``name`` of ``Namespace``."""
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
-        """Compute the operation; NotImplemented for operands it cannot take."""
+        """Call the function on ``self`` and the operands.
+
+        A binary operator first converts an array of another library (``adopted``). It
+        returns NotImplemented for an object that is no array, and raises ArgumentError
+        for a sequence.
+        """
         if name in _BINARY and operands and not is_operand(operands[0]):
             other = adopted(operands[0])
             if other is operands[0]:
@@ -89,24 +107,25 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
     """Make a reflected operator, such as ``__radd__``, from the function ``name``."""
 
     def method(self: Any, other: Any) -> Any:
-        """Compute ``other`` op ``self``, which Python asks for if ``other`` cannot.
+        """Compute ``other`` op ``self``.
 
-        For a sequence it raises ArgumentError; for another object that is no operand
-        the result is NotImplemented, and Python raises TypeError.
+        Python calls this if ``other`` does not implement the operator for ``self``.
+        Raises ArgumentError for a sequence. Returns NotImplemented for another object
+        that is no array, and Python raises TypeError.
         """
-        known = other if is_operand(other) else adopted(other)
-        if known is other and not is_operand(other):
+        operand = other if is_operand(other) else adopted(other)
+        if operand is other and not is_operand(other):
             return _not_an_operand(name, other)
-        return namespace().functions[name](known, self)
+        return namespace().functions[name](operand, self)
 
     return method
 
 
 def _not_an_operand(name: str, value: Any) -> Any:
-    """What an operator returns for ``value``, which it cannot take: NotImplemented.
+    """Return NotImplemented, for an operator that cannot take ``value``.
 
-    Raises ArgumentError for sequences, whose own operators would repeat them. ``name``
-    is the operator's, for the message.
+    Raises ArgumentError for sequences, because their own operators would repeat or join
+    them. ``name`` is the operator's name, for the message.
     """
     if isinstance(value, (list, tuple, str, bytes)):
         text = f"{name} takes arrays and numbers, not {type(value).__name__}"
@@ -152,7 +171,7 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
     """Make a method that refuses ``x.name(...)`` and says what to write instead."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
-        """Refuse to change the array."""
+        """Raise InPlaceError: the array is immutable."""
         raise InPlaceError(
             f"x.{name}(...) would change an array {self.KIND}, and those are "
             f"immutable; write x = {instead}",
@@ -167,8 +186,9 @@ def in_dtype(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Convert the operands of a ufunc that is called with ``dtype=``.
 
-    Returns them and the remaining options. A comparison, whose results are bool, is
-    computed in the dtype of its operands.
+    Returns the operands and the other options. With ``dtype=bool`` the operands are not
+    converted: such ufuncs are comparisons, which are computed in the dtype of their
+    operands. Raises DTypeError for an operand that needs an unsafe conversion.
     """
     dtype = dtypes.canonical(options["dtype"])
     rest = {name: value for name, value in options.items() if name != "dtype"}
@@ -191,11 +211,12 @@ def in_dtype(
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
     """Call ``function`` with the arguments given for NumPy's function ``name``.
 
-    Raises ArgumentError if it does not have these parameters.
+    Raises ArgumentError if ``function`` does not have these parameters.
     """
     try:
         return function(*args, **options)
     except TypeError:
+        # Arguments that do not fit, or an error inside the function?
         try:
             inspect.signature(function).bind(*args, **options)
         except TypeError as misfit:

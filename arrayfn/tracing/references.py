@@ -36,6 +36,7 @@ class Ref(Typed):
     __slots__ = ("__weakref__", "_home", "_type", "_value")
 
     def __init__(self, value: Any) -> None:
+        """Make a Ref that holds ``value``, and belongs to the current frame."""
         self._type: ArrayType = (
             value.type if isinstance(value, ImmutableArray) else type_of(value)
         ).plain()
@@ -49,17 +50,22 @@ class Ref(Typed):
         return self._type
 
     def __len__(self) -> int:
+        """Return the extent of axis 0."""
         if not self.shape:
             raise TypeError("len() of a Ref of rank 0")
         return self.shape[0]
 
     def get(self) -> Any:
-        """The current value; for a NumPy array a copy, which ``+=`` may change."""
+        """Return the current value; copy a NumPy array, which ``+=`` may change."""
         value = self.current()
         return constant(value.copy()) if isinstance(value, np.ndarray) else value
 
     def current(self) -> Any:
-        """The current value, without a copy."""
+        """Return the current value, without a copy.
+
+        It is the value in the innermost frame that has adopted the Ref, or else the
+        value in the frame that the Ref belongs to.
+        """
         for frame in self._frames("read"):
             if frame is not self._home and self in frame.references:
                 return frame.references[self]
@@ -77,18 +83,23 @@ class Ref(Typed):
         return before
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the value, or with another index than ``...`` a part of it."""
         value = self.get()
         return value if index is ... else namespace().functions["getitem"](value, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Set the value, or with another index than ``...`` a part of it."""
         if index is ...:
             self.set(value)
         else:
             self._replace(namespace().functions["at"](self.current())[index].set(value))
 
     def _replace(self, value: Any) -> None:
-        """Store ``value``; in a nested trace, as a new value in the current frame."""
-        self._frames("written to")
+        """Store ``value``; in a nested trace, as the Ref's value in the current frame.
+
+        Raises RefWrittenError if the current frame has not adopted the Ref.
+        """
+        self._frames("written to")  # raises an error if the Ref cannot be used here
         frame = current_frame()
         if frame is self._home:
             self._value = value
@@ -99,10 +110,12 @@ class Ref(Typed):
         frame.references[self] = value
 
     def _frames(self, done: str) -> list[Frame]:
-        """The frames from the current one out to the one that the Ref belongs to.
+        """Return the frames from the current one out to the one that has made the Ref.
 
-        ``done`` says in messages what is done to the Ref, as "read". Raises an error if
-        the Ref outlived its function, or is not an argument of a compiled one.
+        ``done`` says in messages what is done to the Ref, such as "read". Raises
+        TracerLeakError if the function that made the Ref has returned, and
+        ArgumentError if a compiled function uses a Ref from outside that is not its
+        argument.
         """
         frames: list[Frame] = []
         frame = current_frame()
@@ -128,6 +141,7 @@ class Ref(Typed):
         return frames
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """Raise ArgumentError: a Ref is no array."""
         raise ArgumentError(
             f"a Ref ({self.type}) is not an array; ref[...] is the one that it holds",
             user_location(),
@@ -135,16 +149,19 @@ class Ref(Typed):
 
     @override
     def __repr__(self) -> str:
+        """Return ``Ref(type)``."""
         return f"Ref({self.type})"
 
 
 class RefWrittenError(ArgumentError):
-    """Raised when a loop's or branch's body writes to a Ref from outside.
+    """Raised when a function that is traced writes to a Ref from outside.
 
-    ``discharged`` catches it.
+    For bodies of loops and branches ``discharged`` catches it, and traces them again.
+    ``frame`` is the frame that wrote to ``ref``.
     """
 
     def __init__(self, ref: Ref, frame: Frame) -> None:
+        """Make the message for a write to ``ref`` in ``frame``."""
         super().__init__(
             f"{frame.name!r} writes to a Ref ({ref.type}) that was made outside of it. "
             "That is for bodies of loops and branches (scan, fori_loop, while_loop, "
@@ -159,10 +176,10 @@ class RefWrittenError(ArgumentError):
 def discharged(construct: Callable[[Sequence[Ref]], T]) -> T:
     """Trace a loop or branch so that Refs its bodies write to become operands.
 
-    ``construct(refs)`` traces the bodies. Each of ``refs`` becomes an operand of the
-    bodies, which ``adopt`` its value, and its last value is written back. A write to
-    another Ref raises RefWrittenError: ``construct`` is called again with that Ref
-    added, until there is none.
+    ``construct(refs)`` traces the bodies, with the values of ``refs`` as additional
+    operands and results, and writes the last values back. A write to another Ref raises
+    RefWrittenError. ``construct`` is then called again with that Ref added, until no
+    error is raised. Returns what ``construct`` returns.
     """
     refs: list[Ref] = []
     while True:
@@ -175,7 +192,7 @@ def discharged(construct: Callable[[Sequence[Ref]], T]) -> T:
 
 
 def is_of_a_body(written: RefWrittenError) -> bool:
-    """Whether a function that is traced inside the current frame was the writer."""
+    """Whether a frame directly inside the current one wrote to the Ref."""
     return written.frame.parent is current_frame()
 
 
@@ -201,24 +218,25 @@ def check_not_returned(name: str, leaf: Any) -> None:
 
 
 def adopt(refs: Sequence[Ref], values: Sequence[Any]) -> None:
-    """Set ``refs`` to ``values`` inside the function that is being traced."""
+    """Set ``refs`` to ``values`` in the current frame, which may then write to them."""
     frame = current_frame()
     assert frame is not None
     frame.references.update(zip(refs, values, strict=True))
 
 
 def held(refs: Sequence[Ref]) -> list[Any]:
-    """The values of ``refs`` now."""
+    """Return the current values of ``refs``."""
     return [ref.current() for ref in refs]
 
 
 def within(function: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
-    """``function`` with the values of ``refs`` as an additional first argument.
+    """Wrap ``function`` to take the values of ``refs`` as additional first argument.
 
-    It returns the pair of its result and of the values of ``refs`` after it.
+    The wrapped function returns (result of ``function``, values of ``refs`` after it).
     """
 
     def inner(values: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Adopt ``values``, call the function, and return the new values too."""
         adopt(refs, values)
         return function(*args, **kwargs), held(refs)
 

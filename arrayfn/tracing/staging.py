@@ -57,11 +57,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Immediate:
-    """Computes operations whose operands are known, in a later room.
+    """Settings for operations that are computed at once, because operands are known.
 
-    ``module`` is its name; it is imported when it is needed (see ``Computing``).
-    ``inspect`` sees what was computed, and may raise; while it is set, Programs are
-    computed one equation after the other.
+    Attributes:
+        module: the name of the module that computes what NumPy's references cannot (see
+            ``Computing``). It imports this package, so it is imported when needed.
+        inspect: is called with primitive, operands, params and results of each
+            operation, and may raise. While it is set, Programs are computed one
+            equation after the other.
     """
 
     module: ClassVar[str]
@@ -76,24 +79,25 @@ class Computing(Protocol):
     def compute(
         self, primitive: Primitive, arrays: Sequence[Array], params: Params, /
     ) -> Sequence[Array]:
-        """The results of a shard_map, or of a primitive that holds a loop."""
+        """Return the results of a shard_map, or of a primitive that holds a loop."""
         ...
 
     def compute_on_device(
         self, primitive: Primitive, operands: Sequence[Any], params: Params, /
     ) -> Sequence[Any]:
-        """The results of a primitive with operands on a device (``device_of``)."""
+        """Return the results of a primitive with operands on a device."""
         ...
 
     def run_on_device(
         self, program: Program, operands: Sequence[Any], /
     ) -> Sequence[Any]:
-        """The outputs of a Program with operands or constants on a device."""
+        """Return the outputs of a Program with operands or constants on a device."""
         ...
 
 
 @cache
 def _computing() -> Computing:
+    """Import the module ``Immediate.module``."""
     return cast(Any, import_module(Immediate.module))
 
 
@@ -123,11 +127,15 @@ The last two are Python's own: compiled code went on with the error set.
 class Trace:
     """The result of tracing.
 
-    ``program`` takes the function's arguments and then the ``captured`` values.
-    ``depends_on_frames`` says whether another call may give another Program, because
-    values or named axes of enclosing traces went into it. ``inlined`` names operators
-    without kernels that the function calls: their bodies were traced. ``asks_platform``
-    says whether it is for one platform, ``asks_mesh`` for one mesh of ``set_mesh``.
+    Attributes:
+        program: takes the function's arguments, then the ``captured`` values.
+        captured: values that the function uses from outside of it.
+        depends_on_frames: whether another call may give another Program, because
+            values or named axes of enclosing traces are part of it.
+        inlined: the names of operators that the function calls and whose bodies were
+            traced, because they have no kernels.
+        asks_platform: whether the Program is for one platform.
+        asks_mesh: whether the Program is for one mesh of ``set_mesh``.
     """
 
     program: Program
@@ -156,18 +164,35 @@ def trace(
     types_only: bool = False,
     fixed: Sequence[bool] = (),
 ) -> Trace:
-    """Run ``function`` on one Tracer per type; its flat results make the Program.
+    """Run ``function`` on Tracers, and return the Program of what it does.
 
-    Messages call it ``name``, and so does the Program if that is an identifier;
-    ``hints`` are names for its inputs. With ``values`` the Tracers carry them (None
-    where one is unknown), unless the frame is ``abstract``. With ``constants`` captured
-    arrays become the Program's constants at top level; inside another trace they do if
-    the Program is to be ``whole`` and does not depend on that trace. For each of
-    ``axes``, names and extents, there is one more input, the index of a member. If they
-    are axes of ``mesh``, types may say what is ``varying`` along them. ``checks`` are
-    those of ``jit``; ``platform`` is the backend that it compiles for. ``types_only``
-    says that the Program is never run, and ``fixed`` which inputs do not depend on
-    anything that a derivative is taken by (by default none).
+    Args:
+        function: takes one Tracer for each of ``types``, and returns a flat list of
+            results, the outputs of the Program.
+        types: the types of the inputs.
+        name: the function's name in messages, and of the Program if it is an
+            identifier.
+        hints: names for the inputs.
+        values: the inputs' arrays, which the Tracers carry; None where one is unknown.
+            They are ignored if the frame is abstract.
+        abstract: whether every operation is staged, and values are unknown.
+        axes: the extents of named axes that the function is mapped along. For each
+            there is one more input, the index of a member.
+        constants: whether captured arrays become constants of the Program, if nothing
+            of an enclosing trace is captured. Inside another trace they do only if the
+            Program is ``whole``.
+        checks: the checks of ``jit``.
+        whole: whether the Program is used by itself, and not inlined into an enclosing
+            trace.
+        mesh: the mesh that ``axes`` are axes of, or None.
+        varying: whether types say what varies along axes of ``mesh``.
+        platform: the backend that the function is compiled for.
+        types_only: whether the Program is never run.
+        fixed: for each input, whether it does not depend on anything that a derivative
+            is taken by; by default none is fixed.
+
+    Raises the errors of the function. If other code replaced the error of a refused
+    conversion of a traced value by its own, that error is raised instead.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform, types_only)
@@ -222,10 +247,10 @@ def _add_named_axis(
     varying: bool,
     location: SourceLocation | None,
 ) -> None:
-    """Add the axis ``name`` to ``frame``, and the input that is a member's index in it.
+    """Add the axis ``name`` to ``frame``, and an input for a member's index along it.
 
     If it is an axis of a ``mesh``, and types say what is ``varying``, the index varies
-    along it.
+    along the axis.
     """
     is_typed = mesh is not None and varying
     along = frozenset((name,)) if is_typed else UNVARYING
@@ -235,9 +260,9 @@ def _add_named_axis(
 
 
 def too_deep(name: str) -> NestingError:
-    """The error for a function with more nested calls than Python's stack holds.
+    """Return the error for a function with more nested calls than Python's stack holds.
 
-    ``name`` is that of the outermost function.
+    ``name`` is the name of the outermost function.
     """
     return NestingError(
         f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
@@ -249,10 +274,11 @@ def too_deep(name: str) -> NestingError:
 
 
 def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
-    """The refused conversion that is the cause of ``error``, or None.
+    """Return the error of a refused conversion that caused ``error``, or None.
 
-    Other code raised ``error``. A refused conversion is its cause if the error passed
-    the line that asked for the conversion.
+    NumPy and other C code may catch our error and raise another one, ``error``. The
+    refused conversion is its cause if the traceback of ``error`` contains the line that
+    asked for the conversion.
     """
     refused, place = frame.refused, error.__traceback__
     if refused is None or isinstance(error, ArrayfnError):
@@ -276,9 +302,10 @@ def is_staged(operands: Sequence[Any]) -> bool:
 
 
 def constant(array: Array) -> Any:
-    """``array`` as a Tracer with a value; ``array`` itself outside of traces.
+    """Return ``array`` as a Tracer with a value, or ``array`` outside of traces.
 
-    A Tracer can be indexed by other Tracers, and operations on it are staged.
+    Unlike a NumPy array, a Tracer can be indexed by other Tracers, and operations on it
+    are staged.
     """
     frame = current_frame()
     if frame is None:
@@ -287,28 +314,28 @@ def constant(array: Array) -> Any:
 
 
 def device_of(operands: Iterable[Any]) -> str:
-    """The device that computes an operation on ``operands``; empty for NumPy.
+    """Return the device that computes an operation on ``operands``; empty for NumPy.
 
-    NumPy's arrays and numbers are computed where the others are. Raises ArgumentError
-    for arrays on two devices.
+    It is the device of the arrays that are on one; NumPy arrays and numbers may be
+    among them. Raises ArgumentError for arrays on two devices.
     """
-    found = ""
+    device = ""
     for x in operands:
         if isinstance(x, ArrayOnDevice):
-            if found and x.device != found:
+            if device and x.device != device:
                 raise ArgumentError(
-                    f"operands are on two devices, {found!r} and {x.device!r}; move "
-                    f"one with x.to_device({found!r})",
+                    f"operands are on two devices, {device!r} and {x.device!r}; move "
+                    f"one with x.to_device({device!r})",
                     user_location(),
                 )
-            found = x.device
-    return found
+            device = x.device
+    return device
 
 
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
     """Whether a function of ``operands`` must apply primitives, not call NumPy.
 
-    That is so if one of them is staged, on a device, or a key.
+    It must if the operation is staged, or if an operand is on a device or a key.
     """
     return is_staged(operands) or _is_any((ArrayOnDevice, Key), operands)
 
@@ -322,11 +349,11 @@ def _is_any(cls: type | tuple[type, ...], operands: Sequence[Any]) -> bool:
 
 
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
-    """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
+    """Apply ``primitive`` to Tracers, arrays and scalars; return its output or outputs.
 
-    Traces into the current frame, or computes at once: with the NumPy reference, or on
-    the device where an operand is. NumPy integers and members of an ``IntEnum`` may be
-    extents, axes and bounds among ``params``.
+    Stages an equation in the current frame, or computes at once: by the NumPy
+    reference, or on the device where an operand is. Params may contain NumPy integers
+    and members of an ``IntEnum``, which become ints. Keys are handled word by word.
     """
     for name, value in params.items():
         if type(value) not in _PLAIN:
@@ -334,7 +361,7 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     if Key in map(type, operands):
         return _applied_to_words(primitive, operands, params)
     frame = current_frame()
-    # Effects keep their order.
+    # Effects are staged even without traced operands, so that they keep their order.
     if frame is None or not (
         primitive.effect or primitive.is_collective or is_staged(operands)
     ):
@@ -369,10 +396,11 @@ def _applied_to_words(
 def apply_program(
     program: Program, operands: Sequence[Any], once: bool = False
 ) -> list[Any]:
-    """Inline ``program`` into the current trace, or compute it; returns its outputs.
+    """Inline ``program`` into the current trace, or compute it; return its outputs.
 
     ``operands`` are Tracers and arrays. If the Program is applied only ``once``, its
-    own equations may become part of the trace.
+    own Equation objects may become part of the trace, else copies do. Computed outputs
+    share no memory with operands and constants.
     """
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
@@ -412,10 +440,10 @@ def apply_program(
 def _inlined(
     frame: Frame, program: Program, operands: Sequence[Any], once: bool
 ) -> list[Any]:
-    """Emit the equations of ``program`` into ``frame``, where no value is known.
+    """Emit the equations of ``program`` on ``operands`` into an abstract ``frame``.
 
-    Returns Tracers of its outputs. ``operands`` are its inputs; if it is applied only
-    ``once``, its own equations become part of the trace, else copies.
+    Returns Tracers of the outputs. If the Program is applied only ``once``, its own
+    Equation objects become part of the trace, else copies do.
     """
     values = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
@@ -435,7 +463,10 @@ _PLAIN = frozenset(
 
 
 def _plain(value: Any) -> Any:
-    """The param ``value`` with plain Python numbers for NumPy's and subclasses."""
+    """Replace NumPy scalars and subclasses of numbers in a param by Python numbers.
+
+    Also replaces them inside tuples, at any depth.
+    """
     if type(value) is tuple:
         for entry in value:
             if type(entry) not in _PLAIN:
@@ -453,15 +484,16 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
-    """Append an equation of ``primitive`` to ``frame``; returns its Tracers.
+    """Append an equation of ``primitive`` to ``frame``; return Tracers of its outputs.
 
-    If all operands have values, the results are computed too.
+    If the frame is not abstract and all operands have values, the values of the outputs
+    are computed too, except of collectives and of equations with side effects.
     """
     atoms = tuple([frame.atom(x) for x in operands])
     types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
-    kept = MappingProxyType(dict(params)) if params else NO_PARAMS
-    equation = Equation(primitive, atoms, kept, outputs, location)
+    frozen_params = MappingProxyType(dict(params)) if params else NO_PARAMS
+    equation = Equation(primitive, atoms, frozen_params, outputs, location)
     frame.builder.equations.append(equation)
     # Side effects, also of a body, take place once: when the Program runs.
     unknown = frame.abstract or primitive.is_collective or has_effect(equation)
@@ -480,11 +512,15 @@ def _stage(
 
 
 def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
+    """Return the value of a Var in ``environment``, and a Literal itself."""
     return atom if isinstance(atom, Literal) else environment[atom]
 
 
 def _array(value: Any) -> Any:
-    """Convert ``value``, an array, scalar or Literal, to an array."""
+    """Convert ``value``, an array, scalar or Literal, to a NumPy array.
+
+    Arrays on a device, also of other libraries, are not copied to the host.
+    """
     if type(value) is np.ndarray:
         return value
     if isinstance(value, ArrayOnDevice):
@@ -496,7 +532,12 @@ def _array(value: Any) -> Any:
 
 
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
-    """Compute the result, or results, of ``primitive`` on arrays."""
+    """Compute the result of ``primitive`` on arrays; a tuple of several.
+
+    Arrays on a device are computed there, loops and shard_maps by
+    ``Immediate.module``, and all else by the NumPy reference. Calls
+    ``Immediate.inspect`` with the results.
+    """
     if _is_any(ArrayOnDevice, arrays):
         outputs = _computing().compute_on_device(primitive, arrays, params)
         results = outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -511,9 +552,11 @@ def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
-    """Compute ``primitive`` on arrays now; returns the result, or their tuple.
+    """Compute ``primitive`` on arrays at once; return the result or a tuple of several.
 
-    Results do not share memory with operands.
+    Results do not share memory with operands. Errors of the type rule and of the
+    reference get the user's line. Raises TracerLeakError if an operand is a Tracer of a
+    function that has returned.
     """
     for operand in operands:
         if isinstance(operand, Tracer):
@@ -537,10 +580,11 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
 
 
 def owned_copy(value: Any, taken: Container[int] = ()) -> Any:
-    """``value`` as a row-major, writable array that nothing else refers to.
+    """Return ``value`` as a row-major, writable array that owns its memory.
 
-    It is a copy if its id is in ``taken``, which are arrays that others refer to.
-    Arrays on a device are immutable and may be shared.
+    Copies ``value`` if it is not so, or if its id is in ``taken``, the ids of arrays
+    that something else refers to. Arrays on a device are immutable, so they are
+    returned as they are.
     """
     if isinstance(value, ArrayOnDevice):
         return value
@@ -553,7 +597,7 @@ def owned_copy(value: Any, taken: Container[int] = ()) -> Any:
 
 
 def _values(operands: Sequence[Any]) -> list[Any] | None:
-    """The arrays that Tracers and arrays hold; None if one is unknown."""
+    """Return the arrays of ``operands``, Tracers and arrays; None if one is unknown."""
     values: list[Any] = []
     for x in operands:
         value = x.value if isinstance(x, Tracer) else x

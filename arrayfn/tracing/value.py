@@ -54,7 +54,7 @@ class Owner(Protocol):
 
     @property
     def parent(self) -> Owner | None:
-        """The frame around it."""
+        """The frame around this one, or None."""
         ...
 
     refused: Refused | None
@@ -65,9 +65,10 @@ _ARRAY_API_EXTRA = ("array_api_extra._lib._at", "array_api_extra._at")
 
 
 class Refused(NamedTuple):
-    """A conversion that was refused, with the line of the user's that asked for it.
+    """A conversion that was refused, with the user's line that asked for it.
 
-    NumPy and other C code may raise their own error in its place.
+    It is kept because NumPy and other C code may raise another error in place of
+    ``error``.
     """
 
     error: ArrayfnError
@@ -78,7 +79,11 @@ class Refused(NamedTuple):
 class Tracer(ImmutableArray):
     """A value of the Program being traced: an immutable array.
 
-    ``value`` is the array itself where that is known, else None.
+    Attributes:
+        frame: the function being traced.
+        atom: the Var or Literal of the Program that the Tracer stands for.
+        value: the array itself if it is known, else None.
+        location: the user's line that made the Tracer.
     """
 
     __slots__ = ("atom", "frame", "location", "value")
@@ -95,6 +100,7 @@ class Tracer(ImmutableArray):
         value: Any,
         location: SourceLocation | None,
     ) -> None:
+        """Set the attributes; see the class."""
         self.frame = frame
         self.atom = atom
         self.value = value
@@ -106,7 +112,7 @@ class Tracer(ImmutableArray):
         """Shape, dtype and layout."""
         return self.atom.type
 
-    # Every operation of a trace reads it, so it is not passed through a property.
+    # Every operation of a trace reads the shape, so this does not call ``type``.
 
     @property
     @override
@@ -122,12 +128,12 @@ class Tracer(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The device, under the array API's name."""
+        """The device's name, for the array API: "cpu", as no device is known yet."""
         return "cpu"
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba asks for when a function that it compiled is called."""
+        """The Numba type, which Numba reads when a compiled function is called."""
         return import_module(Namespace.numba_module).type_of_traced()
 
     def check_alive(self, frame: Owner | None) -> None:
@@ -147,7 +153,11 @@ class Tracer(ImmutableArray):
 
     @override
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value; AbstractValueError if it is unknown. ``wanted`` names who asks."""
+        """Return the value as a NumPy array; AbstractValueError if it is unknown.
+
+        For the message, ``wanted`` names what asks for the value, and ``remedy`` says
+        what to write instead.
+        """
         if isinstance(self.value, ArrayOnDevice):
             return np.asarray(self.value)
         if self.value is not None:
@@ -162,7 +172,10 @@ class Tracer(ImmutableArray):
         )
 
     def _refused(self, error: ArrayfnError) -> ArrayfnError:
-        """Return ``error``; remember it with the innermost line outside this module."""
+        """Return ``error``, and store it in the frame's ``refused``.
+
+        It is stored with the innermost line of the stack outside this module.
+        """
         asking = sys._getframe(1)
         while asking.f_back is not None and asking.f_code.co_filename == __file__:
             asking = asking.f_back
@@ -170,14 +183,18 @@ class Tracer(ImmutableArray):
         return error
 
     def _number(self, kind: Callable[[Any], Any]) -> Any:
-        """The value as a Python number, for explicit conversions."""
-        asking = sys._getframe(2)
+        """Return ``kind`` of the value, a Python number; refuse implicit conversions.
+
+        ``kind`` is int, float or complex. ``__float__`` and the like call this.
+        """
+        asking = sys._getframe(2)  # the caller of __float__
         error = refused_conversion(asking)
         if error is not None:
             raise self._refused(error)
         return kind(self.concrete(f"{kind.__name__}()", _SCALAR_REMEDY))
 
     def __bool__(self) -> bool:
+        """Return the truth value. Raises AbstractValueError without a value."""
         return bool(
             self.concrete(
                 "a truth value (of if, while, and, or, not)",
@@ -189,20 +206,25 @@ class Tracer(ImmutableArray):
         )
 
     def __float__(self) -> float:
+        """Return the value as a float; refuse implicit conversions."""
         return self._number(float)
 
     def __int__(self) -> int:
+        """Return the value as an int; of floats, refuse implicit conversions."""
         if self.dtype in dtypes.DIFFERENTIABLE:
             return self._number(int)
         return int(self.concrete("int()", _SCALAR_REMEDY))
 
     def __index__(self) -> int:
+        """Return the value as an int. Raises AbstractValueError without a value."""
         return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
 
     def __complex__(self) -> complex:
+        """Return the value as a complex; refuse implicit conversions."""
         return self._number(complex)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Raise ArgumentError: a traced value is not converted to a NumPy array."""
         # Even where the value is known: results computed from a plain array would lose
         # the derivative silently.
         raise self._refused(
@@ -219,12 +241,16 @@ class Tracer(ImmutableArray):
 
     @override
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raise InPlaceError, except for ``array_api_extra.at``.
+
+        That function updates arrays by ``x[index] = value`` on a local variable ``x``,
+        which it returns. If the caller is this function, and a copy is allowed, the
+        caller's local variables that are this Tracer are set to an updated copy.
+        """
         caller = sys._getframe(1)
         is_update = caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA)
         if not is_update or caller.f_locals.get("copy") is False:
             super().__setitem__(index, value)
-        # ``array_api_extra.at`` assigns to a local variable, which it returns. The
-        # variable becomes the changed copy; this Tracer stays what it is.
         functions = namespace().functions
         new = functions["astype"](functions["asarray"](value), self.dtype)
         mask = isinstance(index, bool) or (
@@ -242,13 +268,16 @@ class Tracer(ImmutableArray):
             ctypes.pythonapi.PyFrame_LocalsToFast(as_object, ctypes.c_int(0))
 
     def __copy__(self) -> Tracer:
+        """Return this object, which is immutable."""
         return self
 
     def __deepcopy__(self, memo: Any) -> Tracer:
+        """Return this object, which is immutable."""
         return self
 
     @override
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise ArgumentError: a traced value cannot be pickled."""
         raise ArgumentError(
             f"a traced value ({self.type}) cannot be pickled: it is of use only while "
             f"{self.frame.name!r} is traced. Pass arrays to other processes, and trace "
@@ -257,39 +286,43 @@ class Tracer(ImmutableArray):
         )
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
-        """The array API's move to a device: a traced value is where it will be."""
+        """Return ``self``: a traced value has no device yet. For the array API."""
         return self
 
     def item(self, *index: int) -> Any:
-        """The Python scalar at ``index``; needs a value."""
+        """Return the Python scalar at ``index``; AbstractValueError without a value."""
         return self.concrete("item()", _SCALAR_REMEDY).item(*index)
 
     def tolist(self) -> Any:
-        """Nested lists; needs a value."""
+        """Return nested lists of elements; AbstractValueError without a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
     def tobytes(self, order: str = "C") -> bytes:
-        """The bytes of all elements; needs a value."""
+        """Return the bytes of all elements; AbstractValueError without a value."""
         return self.concrete("tobytes()", _SCALAR_REMEDY).tobytes(order)
 
     @override
     def __repr__(self) -> str:
+        """Return the value, or without one the type."""
         if self.value is not None:
             return f"Tracer({self.value!r})"
         return f"Tracer<{self.type}>"
 
     @override
     def __str__(self) -> str:
+        """Return the value as text, or without one the type."""
         return str(self.value) if self.value is not None else repr(self)
 
     @override
     def __format__(self, spec: str) -> str:
+        """Format the value; without a value, ignore specs of numbers, as ".3f"."""
         if self.value is not None:
             return format(self.value, spec)
         return format(repr(self), spec if spec.isalpha() and spec == "s" else "")
 
     @override
     def __hash__(self) -> int:
+        """Raise ArgumentError: ``==`` compares elements, so there is no hash."""
         raise ArgumentError(
             f"a traced value ({self.type}) is not hashable: it cannot be a key of a "
             "dict or set, or a static argument",

@@ -20,7 +20,8 @@ __all__ = ["COUNTS", "ProofCounts", "Report", "check", "verify"]
 def check(compiled: CompiledProgram, donated: Collection[int]) -> None:
     """Prove ``compiled``, or run it with checked memory, and count the outcome.
 
-    The plan may write over inputs ``donated``. Raises VerificationError if a step reads
-    what no step has written, or accesses elements outside of its buffers.
+    The plan may overwrite the inputs whose numbers are in ``donated``. Raises
+    VerificationError if a step reads memory that no step has written, or accesses
+    elements outside of its buffers.
     """
     COUNTS.add(compiled, verify(compiled, donated))

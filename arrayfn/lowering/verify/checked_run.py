@@ -25,9 +25,11 @@ _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 
 
 def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
-    """Whether a run ends soon, with at most ``max_threads``, and has no side effects.
+    """Whether a run of the plan ends soon, and has no side effects.
 
-    Threads of all kernel calls count. What it computes once must be small too.
+    It has at most ``max_threads`` threads in all kernel calls together, and few
+    elements and iterations. The Program that computes values once, if there is one,
+    must be small too.
     """
     if compiled.once is not None and not is_small(compiled.once.program, max_threads):
         return False
@@ -54,7 +56,11 @@ def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
 
 
 def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
-    """Yield each kernel call, with an upper bound of how often it runs."""
+    """Yield (kernel call, how often it runs) for all calls in ``steps``.
+
+    ``iterations`` is how often ``steps`` run. A loop without a known count counts as
+    more than _MAX_ITERATIONS.
+    """
     for step in steps:
         if isinstance(step, KernelCall):
             yield step, iterations
@@ -72,15 +78,16 @@ def run_checked(
     fault: type[Exception],
     excused: tuple[type[Exception], ...] = (),
 ) -> bool:
-    """Run ``compiled`` on random inputs; returns whether a run came to an end.
+    """Run ``compiled`` on random inputs; return whether a run came to an end.
 
     Args:
         compiled: the plan.
-        run: runs it on inputs, with checked memory.
-        fault: what ``run`` raises for a wrong plan, as for an access outside of an
-            array; it becomes a VerificationError.
-        excused: exceptions that follow from inputs which break a promise, as that
-            indices differ. The plan is then run again, on inputs whose integers do.
+        run: runs the plan on inputs, with checked memory.
+        fault: the exception that ``run`` raises for a wrong plan, such as one that
+            accesses elements outside of an array; it becomes a VerificationError.
+        excused: exceptions that ``run`` raises for inputs which break a promise of the
+            user, such as that indices differ. The plan is then run again, on inputs
+            whose integers differ.
     """
     for make_input in (_arbitrary, _distinct):
         random = np.random.default_rng(0)
@@ -103,7 +110,11 @@ def run_checked(
 
 
 def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
-    """Random values; integers are small, some of them the extremes of their dtype."""
+    """Return random values of ``type``.
+
+    Integers are from -9 (or 0) to 9; an eighth of them is the minimum or the maximum of
+    the dtype.
+    """
     dtype = type.dtype
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -118,7 +129,7 @@ def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
 
 
 def _distinct(type: ArrayType, random: np.random.Generator) -> Array:
-    """As ``_arbitrary``, but integers are distinct: 0, 1, ... in random order."""
+    """Return random values; integers are distinct: 0, 1, ... in random order."""
     if type.dtype.kind not in "iu":
         return _arbitrary(type, random)
     return random.permutation(type.size).reshape(type.shape).astype(type.dtype)

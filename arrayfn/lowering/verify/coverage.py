@@ -18,7 +18,10 @@ Span = tuple[int, int]
 
 
 def span_of(type: ArrayType) -> Span:
-    """The bytes that the elements of an array of ``type`` span."""
+    """Return the Span of bytes of an array of ``type``.
+
+    It begins below 0 if strides are negative.
+    """
     low, count = type.span()
     return low * type.dtype.itemsize, (low + count) * type.dtype.itemsize
 
@@ -28,9 +31,11 @@ class Coverage:
     """Which bytes of each buffer have been written, at a point of the plan.
 
     Attributes:
-        surely: the bytes that are written in every run.
-        perhaps: the bytes that may be written, a superset.
-        owners: ``(offset, buffer)`` of the temporaries that hold parts of the arena.
+        buffers: the plan's buffers.
+        surely: the bytes that are written in every run, by number of the buffer.
+        perhaps: the bytes that may be written, a superset of ``surely``.
+        owners: ``(offset, number)`` of the temporaries whose contents are in the arena,
+            sorted; they do not overlap.
     """
 
     buffers: Sequence[BufferAllocation]
@@ -39,7 +44,10 @@ class Coverage:
     owners: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def begin(self) -> None:
-        """Set the state at the start of a call: inputs and constants are written."""
+        """Set the state at the start of a call: inputs and constants are written.
+
+        An output in the memory of a donated input counts as written too.
+        """
         for number, b in enumerate(self.buffers):
             if b.kind in ("input", "constant") or b.donor is not None:
                 self.write(number, Intervals.one(*span_of(b.type)))
@@ -50,13 +58,17 @@ class Coverage:
         self.owners = other.owners
 
     def copy(self) -> Coverage:
-        """A copy that can be changed by itself."""
+        """Return a copy that can be changed without changing this state."""
         return Coverage(
             self.buffers, dict(self.surely), dict(self.perhaps), list(self.owners)
         )
 
     def write(self, number: int, intervals: Intervals, *, surely: bool = True) -> None:
-        """Record that ``intervals`` of buffer ``number`` are written."""
+        """Record that the bytes ``intervals`` of buffer ``number`` are written.
+
+        If they are not written ``surely``, they are added only to ``perhaps``. Writing
+        a temporary destroys the contents of temporaries that overlap with it.
+        """
         if not intervals:
             return
         self._claim_arena(number)
@@ -68,7 +80,8 @@ class Coverage:
     def _claim_arena(self, number: int) -> None:
         """Make temporary ``number`` the owner of its part of the arena.
 
-        Other temporaries that overlap it lose their contents.
+        Other temporaries that overlap with it lose their contents. Does nothing for
+        other buffers.
         """
         b = self.buffers[number]
         if b.kind != "temporary":
@@ -77,6 +90,7 @@ class Coverage:
         k = bisect_left(owners, (b.offset, number))
         if k < len(owners) and owners[k] == (b.offset, number):
             return
+        # Owners first..last - 1 overlap with [b.offset, b.offset + b.nbytes).
         first = k
         while first and self._end(owners[first - 1]) > b.offset:
             first -= 1
@@ -89,13 +103,14 @@ class Coverage:
         owners[first:last] = [(b.offset, number)]
 
     def _end(self, owner: tuple[int, int]) -> int:
-        """The end of the temporary ``owner`` in the arena."""
+        """Return the end of a temporary, an entry of ``owners``, in the arena."""
         return owner[0] + self.buffers[owner[1]].nbytes
 
     def merged(self, other: Coverage) -> Coverage:
-        """The state after a branch: what has been written both ways.
+        """Return the state after two branches, which end in this state and ``other``.
 
-        The two ways are this state and ``other``.
+        Bytes are surely written if they are in both states, and perhaps written if they
+        are in one. A temporary that one branch has overwritten is not surely written.
         """
         both_ways = self.copy()
         surely = {
@@ -109,7 +124,6 @@ class Coverage:
                 intervals
             )
         if both_ways.owners != other.owners:
-            # What either way wrote over is gone.
             own_owners, other_owners = set(self.owners), set(other.owners)
             for _, number in own_owners ^ other_owners:
                 both_ways.surely.pop(number, None)
@@ -117,7 +131,11 @@ class Coverage:
         return both_ways
 
     def overlap(self, first: int, second: int) -> bool:
-        """Whether two buffers have memory in common."""
+        """Whether the buffers with these numbers have memory in common.
+
+        Temporaries may overlap in the arena, and an output may have the memory of a
+        donated input.
+        """
         x, y = self.buffers[first], self.buffers[second]
         if x.kind == y.kind == "temporary":
             return (

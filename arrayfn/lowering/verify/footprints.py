@@ -1,8 +1,8 @@
 """The elements that one call of a kernel accesses, by argument.
 
 In: a kernel, its integer arguments, and the number of work items. Out: a *footprint*,
-which says nothing of the buffers behind the arguments. Equal calls of equal kernels
-have one footprint, so footprints are cached.
+which does not depend on the buffers that the arguments point to. So calls of one kernel
+with the same integers share a footprint, and footprints are cached.
 """
 
 from __future__ import annotations
@@ -72,8 +72,14 @@ _BETWEEN_BLOCKS: Final = (
 class Reach:
     """The range of elements that one line of a kernel accesses.
 
-    If it is not ``exact``, the line may access fewer, depending on data. The first
-    index of a vector is ``residue`` modulo ``lanes``; None if that is unknown.
+    Attributes:
+        line: the line of the kernel.
+        low, high: the first and the last element.
+        exact: whether the line accesses both ends, whatever the data. If not, it may
+            access fewer elements.
+        lanes: the number of elements of an aligned vector access; else 1.
+        residue: the first index of the vector modulo ``lanes``; None if that is
+            unknown.
     """
 
     line: int
@@ -86,9 +92,12 @@ class Reach:
 
 @dataclass
 class AccessSet:
-    """All loads, or all stores, of one array argument.
+    """All loads, all stores, or all atomic additions of one array argument.
 
-    ``intervals`` are the elements accessed; unless ``is_complete``, there may be more.
+    Attributes:
+        reaches: the range of each access in the text.
+        intervals: elements that are accessed whatever the data.
+        is_complete: whether ``intervals`` are all elements that may be accessed.
     """
 
     reaches: list[Reach] = field(default_factory=list[Reach])
@@ -98,7 +107,7 @@ class AccessSet:
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a kernel, or something not proved: its line, and a sentence."""
+    """A fault of a kernel, or a claim not proved: its line (0: the kernel), a text."""
 
     line: int
     text: str
@@ -111,9 +120,10 @@ class Footprint:
     Attributes:
         loads, stores, adds: plain loads and stores, and atomic additions.
         findings: faults that were proved.
-        unproved: what could not be proved.
-        partly: whether there may be more accesses: some of the text was not understood.
-        broken_off: whether the analysis failed with an exception of its own.
+        unproved: claims that could not be proved.
+        partly: whether there may be more accesses, because some of the text was not
+            understood.
+        broken_off: whether the analysis itself failed with an exception.
     """
 
     loads: dict[int, AccessSet] = field(default_factory=dict[int, AccessSet])
@@ -140,11 +150,13 @@ def footprint(
 ) -> Footprint:
     """Compute the elements that one call of ``kernel`` accesses, by argument.
 
+    Footprints without faults are cached; the oldest is dropped first.
+
     Args:
         kernel: the kernel.
-        integers: the values of its integer arguments.
+        integers: the values of the integer arguments.
         items: the number of work items.
-        private: the arguments behind which each thread has memory of its own.
+        private: the names of array arguments that point to memory of each thread's own.
         shared: groups of arguments that lie in one buffer.
     """
     numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in private)
@@ -161,9 +173,10 @@ def footprint(
 
 
 def user_line(kernel: Kernel, line: int) -> str:
-    """The user's line, as ``file:line``, in the comment of a kernel's ``line``.
+    """Return the user's line, as ``file:line``, for a ``line`` of a kernel.
 
-    If that has none, it is the one of the nearest line, below first.
+    It stands in a comment at the end of that line, or else of the next line below that
+    has one, or else of the nearest line above. Empty if no line has such a comment.
     """
     lines = kernel.source.splitlines()
     for text in (*lines[line - 1 :], *reversed(lines[: line - 1])):
@@ -177,8 +190,8 @@ class _Footprints:
     """Computes the footprint of one call, and checks that no two items conflict.
 
     Attributes:
-        private_names: arguments behind which each thread has its own memory.
-        shared: arguments that lie in one buffer.
+        private_names: array arguments that point to memory of each thread's own.
+        shared: groups of arguments that lie in one buffer.
         footprint: the footprint so far.
         accesses: all loads and stores of arguments.
     """
@@ -191,6 +204,7 @@ class _Footprints:
         private: frozenset[str],
         shared: Sequence[Shared],
     ) -> None:
+        """Store the arguments of ``footprint``."""
         self.kernel = kernel
         self.private_names = private
         self.shared = shared
@@ -200,9 +214,10 @@ class _Footprints:
         self.accesses: list[Access] = []
 
     def computed(self) -> Footprint:
-        """Compute the footprint.
+        """Compute the footprint and return it.
 
-        If there are too many items, only a sample of them is checked.
+        If there are too many items, only the first, middle and last two are checked.
+        If the text is not understood, the footprint says so.
         """
         if not self.items:
             return self.footprint
@@ -221,22 +236,28 @@ class _Footprints:
         return self.footprint
 
     def not_understood(self, error: Exception) -> None:
-        """Record that the analysis ended early: nothing is proved or refuted."""
+        """Record that the analysis ended early because of ``error``."""
         self.footprint.partly = True
         self.footprint.broken_off = isinstance(error, _FAULTS)
         name = "" if isinstance(error, UnknownTextError) else type(error).__name__
         self.note(0, f"not understood: {name}{': ' if name else ''}{error}")
 
     def note(self, line: int, text: str) -> None:
-        """Record something that is not proved."""
+        """Record a claim that is not proved, about a line of the kernel (0: all)."""
         self.footprint.unproved.append(Finding(line, text))
 
     def find(self, line: int, text: str) -> None:
-        """Record a fault that is proved."""
+        """Record a fault that is proved, on a line of the kernel."""
         self.footprint.findings.append(Finding(line, text))
 
     def interpreted(self, *, sampled: bool) -> Interpreted:
-        """Interpret the kernel's text, for all work items or a sample of them."""
+        """Interpret the kernel's text, for all work items or a sample of them.
+
+        Integer parameters have known values. The work item is a symbol: ``begin`` and
+        ``end`` are the parameters of a CPU kernel, while for a GPU kernel the items are
+        blocks, and block and thread are symbols. A sample has three lanes, of two
+        neighbouring items each.
+        """
         kernel = self.kernel
         integers = iter(self.integers)
         state = State(1, {}, {})
@@ -269,7 +290,11 @@ class _Footprints:
         return Interpreter(kernel.source, kernel.name, state).run()
 
     def collect(self, interpreted: Interpreted, *, sampled: bool) -> None:
-        """Fill in the footprint from the accesses, and check them for conflicts."""
+        """Fill in the footprint from ``interpreted``, and check for conflicts.
+
+        If only a sample of items was interpreted, conflicts cannot be excluded: each
+        written argument gets a note.
+        """
         self.footprint.partly = sampled or bool(interpreted.unknown)
         for line, text in interpreted.unknown.items():
             self.note(line, text)
@@ -283,7 +308,7 @@ class _Footprints:
         numbers = {p.name: k for k, p in enumerate(self.kernel.parameters)}
         accessed: dict[str, list[Access]] = {}
         for access in interpreted.accesses:
-            if access.memory.size is not None:
+            if access.memory.size is not None:  # shared memory or registers
                 self.check_local_array(access)
                 continue
             name = access.memory.name
@@ -310,9 +335,11 @@ class _Footprints:
     def grouped_by_buffer(
         self, accessed: dict[str, list[Access]]
     ) -> dict[str, list[Access]]:
-        """The accesses by argument; arguments in one buffer count as one.
+        """Return accesses by argument, with arguments in one buffer as one entry.
 
-        Their indices are converted to elements, or bytes, of the buffer.
+        ``accessed`` has the accesses by argument. Groups of ``shared`` arguments of
+        which one is stored through become one entry, whose indices count elements of
+        the buffer, or bytes if the arguments have elements of different sizes.
         """
         by_argument = dict(accessed)
         for group in self.shared:
@@ -322,7 +349,8 @@ class _Footprints:
                 continue
             if len(members) == 1:
                 continue
-            # In elements, if all have the same.
+            # The unit of indices, in bytes: an element, if all arguments have elements
+            # of that size, at multiples of it.
             sizes = {_itemsize(p) for p, _ in members}
             unit = max(sizes)
             first = min(offset for _, offset in members)
@@ -340,7 +368,7 @@ class _Footprints:
         return by_argument
 
     def check_local_array(self, access: Access) -> None:
-        """Check an access of an array that belongs to a block or a thread."""
+        """Check that an access of shared memory or registers is inside the array."""
         low, high = extremes(access)
         size = access.memory.size
         assert size is not None
@@ -356,7 +384,10 @@ class _Footprints:
     ) -> None:
         """Check that no two items, or threads, write the same element.
 
-        No item may read what another writes either, except between threads of a block.
+        No item may read what another writes either. Threads of a block may, if a
+        barrier separates both accesses. ``name`` is the argument that ``stores`` and
+        ``loads`` access. Blocks that exchange data in a kernel are not checked, but
+        noted.
         """
         kernel = self.kernel
         if kernel.threads <= 1 and self.items <= 1:
@@ -385,11 +416,13 @@ class _Footprints:
     def check_threads(self, name: str, accesses: Sequence[Access]) -> None:
         """Check the accesses of one phase for conflicts between threads of a block.
 
-        A phase is what no barrier separates. ``accesses`` are those of the array
-        ``name``, which several arguments of the kernel may point to. A thread beyond
-        the last row loads the row of another thread, which may overwrite it in place;
-        nothing uses what it loaded. So a load through an argument that is also stored
-        through counts only for threads that store.
+        A phase consists of lines that no barrier separates. ``accesses`` are all
+        accesses of the array ``name`` in it, through one or several arguments.
+
+        In kernels that update rows in place, a surplus thread, which has no row, loads
+        the row of another thread while this thread overwrites it. This is allowed,
+        because nothing uses the loaded values. So a load through an argument that is
+        also stored through counts only for threads that store something.
         """
         stores = [a for a in accesses if a.kind == "store"]
         if stores:
@@ -410,7 +443,7 @@ class _Footprints:
 
     @cached_property
     def storing(self) -> Array | None:
-        """The numbers of the threads that store anything; None if unknown."""
+        """The numbers of the threads that store to any argument; None if unknown."""
         threads: list[Array] = []
         for access in self.accesses:
             if access.kind == "store":
@@ -430,8 +463,11 @@ class _Footprints:
     ) -> None:
         """Check a store, the first of ``accesses``, and the others for conflicts.
 
-        The conflicts are between threads if ``by_thread``, else between blocks of a GPU
-        or work items of a CPU; with ``among``, only between these threads.
+        Looks for conflicts between threads if ``by_thread``, else between blocks of a
+        GPU or work items of a CPU; with ``among``, only between these threads. Tries
+        quick proofs first: the accesses are of the same elements in each thread, their
+        sets of elements are disjoint, or their strides keep threads apart. Only then
+        compares element by element.
         """
         first = accesses[0]
         who = [a.item if by_thread else self.item_or_block(a) for a in accesses]
@@ -445,6 +481,7 @@ class _Footprints:
         ]
         if first_item is None or not others:
             return
+        # Disjoint sets of elements cannot conflict. None is an unknown set.
         sets = [intervals_of(x) for x in (first, *others)]
         if not any(s is None for s in sets) and not any(
             s is not None and t is not None and bool(s.common(t))
@@ -460,14 +497,18 @@ class _Footprints:
         self.check_elements(name, accesses, by_thread=by_thread, among=among)
 
     def may_be_ordered(self, accesses: Sequence[Access]) -> bool:
-        """Whether a barrier may separate these accesses of threads of a block."""
+        """Whether barriers may order these accesses of threads of a block after all.
+
+        Phases do not know barriers of a warp, of other functions, or between
+        iterations of a loop.
+        """
         phases = phases_of(self.kernel.source, self.kernel.name)
         return "warp_barrier" in self.kernel.source or any(
             a.line not in phases.of_line or a.line in phases.repeated for a in accesses
         )
 
     def item_or_block(self, access: Access) -> Number | None:
-        """The block of an access on a GPU, the work item on a CPU."""
+        """Return the block of an access on a GPU, the work item on a CPU."""
         return access.block if self.kernel.threads else access.item
 
     def check_elements(
@@ -480,7 +521,8 @@ class _Footprints:
     ) -> None:
         """Look for conflicts element by element.
 
-        The arguments are those of ``check_pairs``; a conflict becomes a finding.
+        The arguments are those of ``check_pairs``. A conflict becomes a fault if all
+        accesses are exact and no barrier may order them, else a note.
         """
         accesses = list(accesses)
         pairs_by_access = []
@@ -492,23 +534,24 @@ class _Footprints:
                 self.note(line, f"whether two write the same element of {name}")
                 return
             if among is not None:
-                conflicting = np.isin(pairs[1], among)
-                pairs = pairs[0][conflicting], pairs[1][conflicting]
+                is_among = np.isin(pairs[1], among)
+                pairs = pairs[0][is_among], pairs[1][is_among]
             pairs_by_access.append(pairs)
         stored = [
             p
             for p, a in zip(pairs_by_access, accesses, strict=True)
             if a.kind == "store"
         ]
+        # Two stores first, then a store and a load: pairs of written elements.
         clash = first_conflict(stored)
         if clash is None and len(stored) < len(pairs_by_access):
             written = np.unique(np.concatenate([element for element, _ in stored]))
-            conflicting = [
-                (element[m], owner[m])
+            to_written = [
+                (element[is_written], owner[is_written])
                 for element, owner in pairs_by_access
-                if (m := np.isin(element, written)).any()
+                if (is_written := np.isin(element, written)).any()
             ]
-            clash = first_conflict(conflicting)
+            clash = first_conflict(to_written)
         if clash is None:
             return
         element, first_owner, second_owner = clash
@@ -527,7 +570,7 @@ class _Footprints:
 
 
 def access_set_of(accesses: Iterable[Access]) -> AccessSet:
-    """Collect the elements of one argument that ``accesses`` access."""
+    """Return the AccessSet of all ``accesses``, which are of one argument."""
     part = AccessSet()
     for access in accesses:
         add_access(part, access)
@@ -535,7 +578,11 @@ def access_set_of(accesses: Iterable[Access]) -> AccessSet:
 
 
 def add_access(part: AccessSet, access: Access, *, known: bool = True) -> None:
-    """Add ``access`` to ``part``; if ``known``, its elements one by one, too."""
+    """Add ``access`` to ``part``: its range, and its elements if it is exact.
+
+    Unless ``known``, or if the elements cannot be enumerated, ``part`` is marked as
+    incomplete instead.
+    """
     low, high = extremes(access)
     exact = is_exact(access)
     lanes, residue = access.width if access.aligned else 1, 0
@@ -550,12 +597,15 @@ def add_access(part: AccessSet, access: Access, *, known: bool = True) -> None:
 
 
 def _itemsize(parameter: Parameter) -> int:
-    """The bytes of an element behind a pointer parameter."""
+    """Return the size in bytes of the elements that a parameter points to."""
     return BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
 
 
 def _residue(x: Number, lanes: int) -> int | None:
-    """``x`` modulo ``lanes``; None if it is not the same everywhere."""
+    """Return ``x`` modulo ``lanes``; None if it is not the same everywhere.
+
+    It can be the same only if each symbol's coefficient is a multiple of ``lanes``.
+    """
     if any(c % lanes for c in x.terms.values()):
         return None
     residues = np.unique(np.asarray(x.base) % lanes)

@@ -32,7 +32,10 @@ _WIDE: Final = 64  # bits
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """The minimum and maximum of an integer dtype; 64-bit ones are taken as +-FAR."""
+    """Return (minimum, maximum) of an integer dtype, such as "i32".
+
+    64-bit integers are assumed to be from -FAR to FAR, so that sums do not overflow.
+    """
     bits = int(dtype[1:])
     if bits == _WIDE:
         return (0 if dtype[0] == "u" else -FAR), FAR
@@ -50,9 +53,10 @@ def is_truth(value: Value) -> bool:
 
 
 def truth_of(value: Value) -> Truth:
-    """``value`` as a condition, as Python's ``bool`` would have it.
+    """Convert ``value`` to a condition, as Python's ``bool`` does.
 
-    Of Memory and Data nothing is known: Maybe.
+    A Number becomes the condition that it is not 0. Memory and Data become Maybe, as
+    nothing is known of them.
     """
     if isinstance(value, (NonNegative, Both, Either, Maybe)):
         return value
@@ -66,7 +70,7 @@ def truth_of(value: Value) -> Truth:
 
 
 def joined(truths: Sequence[Truth], *, either: bool) -> Truth:
-    """The conjunction of ``truths``, or their disjunction if ``either``."""
+    """Return the conjunction of ``truths``, or the disjunction if ``either``."""
     result, *rest = truths
     for other in rest:
         result = Either(result, other) if either else Both(result, other)
@@ -74,7 +78,7 @@ def joined(truths: Sequence[Truth], *, either: bool) -> Truth:
 
 
 def _less(x: Number, y: Number) -> Truth:
-    """The condition ``x < y``."""
+    """Return the condition ``x < y``, which is ``y - x - 1 >= 0`` for integers."""
     return NonNegative(y.plus(x, -1).plus(Number(-1)))
 
 
@@ -97,9 +101,10 @@ NAME_OF_OPERATOR: Final[dict[type[ast.cmpop], str]] = {
 
 
 def compared(names: Sequence[str], values: Sequence[Value]) -> Truth:
-    """The condition of a chain of comparisons, as ``x < y <= z``.
+    """Return the condition of a chain of comparisons, such as ``x < y <= z``.
 
-    ``names`` are those of the comparisons in the scalar vocabulary: ``lt``, ``le``.
+    ``names`` are the comparisons' names in the scalar vocabulary: "lt", "le". A
+    comparison of values that are not Numbers is Maybe.
     """
     truths: list[Truth] = []
     for name, x, y in zip(names, values[:-1], values[1:], strict=True):
@@ -114,7 +119,12 @@ def compared(names: Sequence[str], values: Sequence[Value]) -> Truth:
 
 
 def binary(operator: str, x: Number, y: Number, state: State) -> Value:
-    """Compute ``x operator y``; ``operator`` is the name of an ast class."""
+    """Compute ``x operator y``; ``operator`` is the name of an ast class, as "Add".
+
+    Sums, and products and shifts by constants, are exact Numbers. ``x & (2**k - 1)`` is
+    computed as the remainder by 2**k. Other operations are computed lane by lane, or
+    give an unknown number if they depend on data.
+    """
     if operator == "Add":
         return x.plus(y)
     if operator == "Sub":
@@ -151,7 +161,7 @@ _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 def _computed_per_lane(
     function: Callable[[Any, Any], Any], x: Number, y: Number, state: State
 ) -> Number | None:
-    """``function(x, y)`` computed in each lane; None if they depend on data.
+    """Compute ``function(x, y)`` in each lane; None if a number depends on data.
 
     Raises NeedsLanes if a number has several values in a lane.
     """
@@ -163,7 +173,10 @@ def _computed_per_lane(
 
 
 def product(x: Number, y: Number, state: State) -> Number:
-    """``x * y``; only bounds of it if neither factor is constant."""
+    """Compute ``x * y``; an unknown number with bounds if both depend on data.
+
+    Raises NeedsLanes if neither is constant and one has several values in a lane.
+    """
     for candidate, multiplicand in ((x, y), (y, x)):
         factor = state.constant(candidate)
         if factor is not None:
@@ -176,11 +189,14 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """Compute the ``quotient`` of ``x`` by ``y``, else the remainder.
+    """Compute the ``quotient`` of ``x`` by ``y``, or else the remainder.
 
-    By a constant divisor, multiples of it contribute to the quotient alone. If what
-    remains stays between two neighbouring multiples, or is a symbol that can be written
-    as two digits, the result is exact; otherwise it has bounds. Raises NeedsLanes.
+    For a constant divisor, terms of ``x`` that are multiples of it contribute only to
+    the quotient: ``(8 i + j) // 4`` is ``2 i + j // 4``. The result is exact if the
+    other terms, ``remaining``, stay between two neighbouring multiples of the divisor.
+    It is exact too if they are one symbol that can be split into two digits, as ``j =
+    4 upper + lower``, for which NeedsLanes is raised. Otherwise the result is computed
+    for each value (NeedsLanes), or is an unknown number with bounds.
     """
     size = state.constant(y)
     if size is None:
@@ -202,7 +218,7 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
     low, high = state.range(remaining)
     first = low // size
     if np.all(first == high // size):
-        # The rest stays between two multiples.
+        # ``remaining`` stays between two neighbouring multiples.
         if quotient:
             return Number(first, multiples)
         return remaining.plus(Number(first * size), -1)
@@ -210,6 +226,7 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
     if len(counted) == len(remaining.terms) == 1:
         ((symbol, c),) = remaining.terms.items()
         begin, end = state.bounds[symbol]
+        # The lower digit of the symbol is below ``digit``: c * digit is the divisor.
         digit = size // c if c > 0 and not size % c else 0
         if (
             digit
@@ -227,22 +244,27 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """``x // y`` of lanes, without a warning where ``y`` is 0."""
+    """Compute ``x // y`` of lanes; where ``y`` is 0, divide by 1 without a warning."""
     return x // np.where(np.asarray(y) == 0, 1, y)
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """``x % y`` of lanes, without a warning where ``y`` is 0."""
+    """Compute ``x % y`` of lanes; where ``y`` is 0, divide by 1 without a warning."""
     return x % np.where(np.asarray(y) == 0, 1, y)
 
 
 def _plain(x: Any) -> Lanes:
-    """``x`` as an int, unless it is an array of lanes."""
+    """Convert ``x``, a NumPy scalar or int, to an int; leave arrays of lanes."""
     return x if isinstance(x, np.ndarray) else int(x)
 
 
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
-    """Compute the smaller of two numbers, or the ``larger``. Raises NeedsLanes."""
+    """Compute the smaller of two numbers, or the larger one if ``larger``.
+
+    The result is ``x`` or ``y`` itself if one is always smaller. Otherwise it is
+    computed for each value (NeedsLanes), or is an unknown number with bounds if it
+    depends on data.
+    """
     difference = y.plus(x, -1)
     if larger:
         difference = difference.times(-1)
@@ -276,10 +298,11 @@ _EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
 def converted(
     kind: str, suffix: str, values: Sequence[Value], state: State
 ) -> Value | None:
-    """Compute a function of integers or conditions; None for other functions.
+    """Compute a scalar function of integers or conditions; None for other functions.
 
-    ``kind`` and ``suffix`` are the parts of its name: ``min`` and ``i64``,
-    ``convert_i64`` and ``i32``.
+    ``kind`` and ``suffix`` are the parts of the function's name: "min" and "i64" of
+    ``min_i64``, "convert_i64" and "i32" of ``convert_i64_i32``. Results that do not fit
+    the dtype, and functions without a rule, give an unknown number of that dtype.
     """
     if suffix == "bool":
         return _function_of_conditions(kind, values)
@@ -310,7 +333,10 @@ def converted(
 
 
 def _as_dtype(value: Value, dtype: str, state: State) -> Value:
-    """Convert ``value`` to ``dtype``: unchanged if it fits, else only bounded."""
+    """Convert ``value`` to an integer ``dtype``.
+
+    A Number that fits is unchanged; all else becomes an unknown number of the dtype.
+    """
     low, high = limits(dtype)
     if isinstance(value, Number):
         a, b = state.extremes(value)
@@ -321,7 +347,10 @@ def _as_dtype(value: Value, dtype: str, state: State) -> Value:
 
 
 def _function_of_conditions(kind: str, values: Sequence[Value]) -> Truth:
-    """Compute a function of conditions, by its name."""
+    """Compute a function with a bool result: "and", "or", "not" and copies.
+
+    Other functions give Maybe.
+    """
     truths = [truth_of(v) for v in values]
     if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:
         return joined(truths, either=kind.endswith("or"))
@@ -333,5 +362,5 @@ def _function_of_conditions(kind: str, values: Sequence[Value]) -> Truth:
 
 
 def of_data(name: str) -> Value:
-    """The value of a function of floats: a condition, or data."""
+    """Return the value of a function of floats: Maybe for predicates, else Data."""
     return Maybe() if name.startswith(("is", "eq_", "ne_", "lt_")) else Data()

@@ -62,11 +62,16 @@ class Access:
     """An access of elements ``at`` to ``at + width - 1``, in ``count`` lanes.
 
     Attributes:
+        memory: the argument or local array.
+        kind: a load, a store, or an atomic addition.
+        at: the index of the first element, from the start of the argument.
+        width: the number of neighbouring elements.
         bounds: the minimum and maximum of each symbol.
+        count: the number of lanes.
         item: the work item, or the thread of the grid; None if unknown.
         block: the block of the thread, on a GPU.
         surely: whether the access happens whatever the data.
-        line: its line in the kernel.
+        line: the line in the kernel.
         aligned: whether the index must be a multiple of the width (up to 16 bytes).
     """
 
@@ -85,7 +90,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier that some threads of a block do not reach, ``surely`` or perhaps."""
+    """A barrier on a line that, ``surely`` or perhaps, some threads do not reach."""
 
     line: int
     surely: bool
@@ -93,7 +98,10 @@ class Barrier:
 
 @dataclass
 class Interpreted:
-    """The accesses of a kernel, its divergent barriers, and lines not understood."""
+    """The accesses of a kernel, its divergent barriers, and lines not understood.
+
+    ``unknown`` says, by line, what was not understood.
+    """
 
     accesses: list[Access] = field(default_factory=list[Access])
     barriers: list[Barrier] = field(default_factory=list[Barrier])
@@ -106,17 +114,21 @@ class Interpreter:
     It computes with symbolic integers, for all work items at once.
 
     Attributes:
-        functions: the functions of the text.
+        functions: the functions of the text, by name.
+        state: the state before the function: its arguments.
         result: the accesses and barriers so far.
-        pending: accesses of the current statement, which may be repeated with more
-            lanes.
-        elements: symbols of single elements of read-only arrays.
-        stored: the names of arrays that the text writes.
-        dry_runs: above 0, accesses are not recorded.
+        pending: accesses of the current statement, which may be interpreted again with
+            more lanes.
+        names: which variables statements set and read.
+        elements: the symbols of single elements of read-only arrays, by array and
+            index.
+        stored: the names of arrays that the text writes by ``array[i] = x``.
+        dry_runs: while above 0, accesses and barriers are not recorded.
         depth: how many unrolled loops the current statement is in.
     """
 
     def __init__(self, source: str, name: str, state: State) -> None:
+        """Parse ``source``; ``state`` has the arguments of the function ``name``."""
         tree = ast.parse(source)
         self.functions = {
             f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)
@@ -138,20 +150,23 @@ class Interpreter:
         self.depth = 0
 
     def run(self) -> Interpreted:
-        """Interpret the function; return its accesses."""
+        """Interpret the function; return its accesses and barriers."""
         self.block(self.functions[self.name].body, self.state)
         return self.result
 
     # Statements.
 
     def block(self, nodes: Iterable[ast.stmt], state: State) -> State:
-        """Interpret ``nodes``; returns the state after them."""
+        """Interpret the statements ``nodes``; return the state after them."""
         for node in nodes:
             state = self.statement(node, state)
         return state
 
     def statement(self, node: ast.stmt, state: State) -> State:
-        """Interpret ``node``; repeats it with more lanes where it needs them."""
+        """Interpret ``node`` and record its accesses; return the state after it.
+
+        If ``node`` needs more lanes, it is interpreted again in a state that has them.
+        """
         while True:
             try:
                 state = self.attempt(node, state)
@@ -163,7 +178,11 @@ class Interpreter:
             return state
 
     def attempt(self, node: ast.stmt, state: State) -> State:
-        """Interpret ``node``. Raises NeedsLanes if it needs more lanes."""
+        """Interpret ``node`` once; return the state after it, which may be ``state``.
+
+        Raises NeedsLanes if it needs more lanes, and UnknownTextError for a statement
+        that kernels do not have.
+        """
         if isinstance(node, ast.Assign):
             (target,) = node.targets
             value = self.evaluate(node.value, state)
@@ -187,13 +206,19 @@ class Interpreter:
         return state
 
     def flush(self) -> None:
-        """Record the pending accesses, unless this is a dry run."""
+        """Move the pending accesses to the result, or drop them in a dry run.
+
+        Called after all expressions that may raise NeedsLanes have been evaluated.
+        """
         if not self.dry_runs:
             self.result.accesses += self.pending
         self.pending.clear()
 
     def branch(self, node: ast.If, state: State) -> State:
-        """Interpret both branches of an ``if``, each in the states that take it."""
+        """Interpret both branches of an ``if``, each in the states that take it.
+
+        Returns the merged state, or the only state if all take one branch.
+        """
         truth = self.truth(node.test, state)
         yes, no = state.split(truth)
         self.flush()
@@ -208,9 +233,10 @@ class Interpreter:
     def merged(
         self, before: State, body: Sequence[ast.stmt], ends: Sequence[State]
     ) -> State:
-        """Merge the states ``ends`` in which ``body`` ends; lanes are as ``before``.
+        """Merge the states ``ends`` in which ``body`` ends; return the state after it.
 
-        A variable that it sets gets a value that covers all of them.
+        The result has the lanes of ``before``. A variable that ``body`` sets gets a
+        value that covers its values in ``ends`` and ``before``.
         """
         after = before.copy()
         for name in self.names.set_in(body):
@@ -222,7 +248,11 @@ class Interpreter:
     def hull(
         self, name: str, values: Sequence[Value], states: Sequence[State], into: State
     ) -> Value:
-        """A value that covers those of ``name`` in all ``states``."""
+        """Return a value, in state ``into``, that covers ``name`` in all ``states``.
+
+        ``values`` are its values in those of the states that have it. Integers are
+        covered by an unknown number with their bounds.
+        """
         if all(isinstance(v, Number) for v in values):
             ranges = [
                 s.extremes(v)
@@ -240,7 +270,13 @@ class Interpreter:
     # Loops.
 
     def loop(self, node: ast.For, state: State) -> State:
-        """Interpret a ``for`` loop: its body once for all iterations, if possible."""
+        """Interpret a ``for`` loop over a range.
+
+        The body is interpreted once for all iterations: the loop's variable is a
+        counted symbol, and carried variables have values that cover all iterations.
+        Short loops that carry variables are unrolled instead, if that is cheap, or if a
+        carried variable is an array. Returns the state after the loop.
+        """
         assert isinstance(node.target, ast.Name)
         assert isinstance(node.iter, ast.Call)
         bounds = [self.number(a, state) for a in node.iter.args]
@@ -248,6 +284,7 @@ class Interpreter:
         step = state.constant(bounds[2]) if len(bounds) > 2 else 1
         if not step:
             raise UnknownTextError(f"a step of {ast.unparse(node.iter)}")
+        # On a CPU, the loop over range(begin, end) is the one over work items.
         is_items = [ast.unparse(a) for a in node.iter.args] == ["begin", "end"]
         inner = state.copy()
         span = stop.plus(start, -1).times(1 if step > 0 else -1)
@@ -285,9 +322,10 @@ class Interpreter:
         carried: Sequence[str],
         index: Number,
     ) -> None:
-        """Gives ``carried`` variables their values at iteration ``index`` of a loop.
+        """Give ``carried`` variables their values at iteration ``index`` of a loop.
 
-        Those that grow by a constant get it exactly, the others only bounds.
+        A variable that grows by a constant ``rate`` gets the value ``start + rate *
+        index``, others get bounds that hold in all iterations.
         """
         rates = self.rates(body, state, carried)
         others: list[str] = []
@@ -302,11 +340,12 @@ class Interpreter:
     def unrolled(
         self, node: ast.For, state: State, start: Number, step: int, iterations: int
     ) -> State:
-        """Interprets a ``for`` loop iteration by iteration; returns the state after it.
+        """Interpret a ``for`` loop iteration by iteration; return the state after it.
 
-        Its variable is ``start``, ``start + step``, and so on.
+        The loop's variable is ``start``, ``start + step``, and so on.
         """
         assert isinstance(node.target, ast.Name)
+        # As a variable, ``start`` is converted when an iteration changes the lanes.
         name = "$start" + str(self.depth)
         state.variables[name] = start
         self.depth += 1
@@ -319,7 +358,11 @@ class Interpreter:
         return state
 
     def while_loop(self, node: ast.While, state: State) -> State:
-        """Interpret a ``while`` loop: its body once, with widened carried values."""
+        """Interpret a ``while`` loop: its body once, with widened carried values.
+
+        Accesses of the body do not surely happen. Carried integers have the widened
+        bounds after the loop.
+        """
         inner = state.copy()
         carried = self.carried([node], inner, "")
         self.widen([*_as_branch(node)], inner, carried)
@@ -342,10 +385,11 @@ class Interpreter:
     def carried(
         self, body: Sequence[ast.stmt], state: State, variable: str
     ) -> list[str]:
-        """Variables that an iteration may read from the iteration before.
+        """Return the variables that an iteration may read from the iteration before.
 
-        ``body`` is the loop's, ``state`` the one before it, and ``variable`` the loop's
-        own.
+        ``body`` is the loop's body, ``state`` the state before the loop, and
+        ``variable`` the name of the loop's own variable. Only variables whose values
+        indices can depend on count.
         """
         return [
             name
@@ -359,7 +403,7 @@ class Interpreter:
     def rates(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> dict[str, int]:
-        """The increments of carried variables that grow by a constant.
+        """Return the increments of carried variables that grow by a constant.
 
         ``body``, which begins in ``state``, changes such a variable once, by ``name =
         name + constant``, and does not read it after that.
@@ -378,11 +422,12 @@ class Interpreter:
         return increments
 
     def added_once(self, body: Sequence[ast.stmt], name: str) -> ast.expr | None:
-        """What ``body`` adds to the variable ``name``, in its only change of it.
+        """Return the expression that ``body`` adds to ``name`` in its only change.
 
-        None if the change is another one, if ``body`` sets a variable of the expression
-        too, or if a statement after the change reads ``name``: what stands before the
-        change has the value of the iterations before.
+        Returns None if the change is not ``name = name + expression`` at the top level
+        of ``body``, if ``body`` sets a variable of the expression, or if a statement
+        after the change reads ``name``. All statements then see the value before the
+        change.
         """
         changes = assignments_of(body, name)
         if len(changes) != 1 or changes[0] not in body:
@@ -409,8 +454,11 @@ class Interpreter:
     ) -> None:
         """Give ``carried`` variables bounds that hold in all iterations.
 
-        The body is interpreted until the bounds stop growing; after two rounds they
-        jump to the next of a few values (widening, as in abstract interpretation).
+        The body is interpreted, without recording accesses, until the bounds stop
+        growing. After two rounds, a bound that grows jumps to the next of a few values:
+        the initial bounds, 0 and +-FAR (widening, as in abstract interpretation). If
+        the bounds still grow after _MAX_ROUNDS, they become +-FAR. Carried conditions
+        become Maybe.
         """
         if not carried:
             return
@@ -448,16 +496,20 @@ class Interpreter:
     # Expressions.
 
     def truth(self, node: ast.expr, state: State) -> Truth:
-        """The value of an expression, as a condition."""
+        """Evaluate an expression as a condition."""
         return truth_of(self.evaluate(node, state))
 
     def number(self, node: ast.expr, state: State) -> Number:
-        """The value of an expression, as an integer."""
+        """Evaluate an expression as an integer, which is unknown for other values."""
         value = self.evaluate(node, state)
         return value if isinstance(value, Number) else state.unknown(-FAR, FAR)
 
     def evaluate(self, node: ast.expr, state: State) -> Value:
-        """The value of an expression; its loads are recorded."""
+        """Evaluate an expression, and record its accesses.
+
+        Raises NeedsLanes, and UnknownTextError for an expression that kernels do not
+        have.
+        """
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (bool, int)):
                 return Number(int(node.value))
@@ -491,13 +543,16 @@ class Interpreter:
         raise UnknownTextError(ast.unparse(node))
 
     def conditional(self, node: ast.IfExp, state: State) -> Value:
-        """The value of ``x if condition else y``, of which one is evaluated."""
+        """Evaluate ``x if condition else y``: x in the states where it holds, else y.
+
+        If both happen, the result covers both values.
+        """
         yes, no = state.split(self.truth(node.test, state))
         values = [(s, self.evaluate(node.body, s)) for s in yes]
         values += [(s, self.evaluate(node.orelse, s)) for s in no]
         if len(values) == 1:
             ((only_state, value),) = values
-            state.bounds.update(only_state.bounds)
+            state.bounds.update(only_state.bounds)  # of new symbols in the value
             return value
         ranges = [s.extremes(v) for s, v in values if isinstance(v, Number)]
         if len(ranges) < len(values):
@@ -505,11 +560,12 @@ class Interpreter:
         return state.covering(ranges)
 
     def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
-        """The value of ``select(truth, x, y)``, whose operands are both evaluated.
+        """Return the value of ``select(truth, x, y)``, whose operands are evaluated.
 
-        If ``truth`` is not decided, it is the choice in each lane for known numbers,
-        and else any number between the extremes of x where ``truth`` holds and of y
-        where it does not.
+        If ``truth`` holds everywhere or nowhere, this is x or y. If x and y are
+        constants, and ``truth`` is known in each lane, it is a choice in each lane.
+        Otherwise it is an unknown number with bounds that cover x where ``truth`` holds
+        and y where it does not.
         """
         verdict = state.verdict(truth)
         if verdict is not None:
@@ -520,12 +576,11 @@ class Interpreter:
                 mask = state.mask(truth)
                 if mask is not None:
                     return Number(np.where(mask, first, second))
-            # As variables, they are narrowed with the states.
+            # Splitting a state converts its variables, so x and y are made variables.
             state.variables["$x"], state.variables["$y"] = x, y
             yes, no = state.split(truth)
             del state.variables["$x"], state.variables["$y"]
             ends = [*((s, "$x") for s in yes), *((s, "$y") for s in no)]
-            # Which of the two it is, may differ between items.
             return state.covering(
                 s.extremes(v)
                 for s, name in ends
@@ -552,10 +607,11 @@ class Interpreter:
         *,
         aligned: bool = False,
     ) -> Value:
-        """Records an access of ``memory`` at index ``at``; returns the loaded value.
+        """Record an access of ``memory`` at index ``at``; return the loaded value.
 
-        ``width`` neighbours are accessed, whose first must be a multiple of it if
-        ``aligned``. ``line`` is the kernel's.
+        ``width`` neighbouring elements are accessed; if ``aligned``, the first index
+        must be a multiple of ``width``. ``line`` is the line of the kernel. An access
+        of a value that is no array is recorded as not understood.
         """
         if not isinstance(memory, Memory):
             self.result.unknown[line] = "an access of what is no array"
@@ -580,10 +636,10 @@ class Interpreter:
         return self.loaded(memory, at, state)
 
     def loaded(self, memory: Memory, at: Number, state: State) -> Value:
-        """The value loaded from ``memory`` at index ``at``.
+        """Return the value loaded from ``memory`` at index ``at``.
 
-        It is one symbol for all items, if the element is the same for all and nothing
-        writes it.
+        Integers are unknown numbers of their dtype. If all items load the same element,
+        and the text does not write the array, all loads of it give one symbol.
         """
         if memory.kind not in INTEGERS:
             return Data()
@@ -599,7 +655,10 @@ class Interpreter:
         return Number(0, {symbol: 1})
 
     def barrier(self, line: int, state: State) -> None:
-        """Record a barrier on ``line``, if not all threads of a block may reach it."""
+        """Record a barrier on ``line`` that some threads of a block may not reach.
+
+        A barrier that all threads reach, and any in a dry run, is not recorded.
+        """
         if (state.divergence or not state.surely) and not self.dry_runs:
             surely = state.surely and state.divergence is Divergence.YES
             self.result.barriers.append(Barrier(line, surely))
@@ -607,7 +666,12 @@ class Interpreter:
     # Calls.
 
     def call(self, name: str, node: ast.Call, state: State) -> Value:
-        """Evaluate a call of the function ``name``, and record its effects."""
+        """Evaluate a call of the function ``name``, and record its effects.
+
+        This is a function of the text, a device function of CUDA (see ``EFFECTS``), a
+        function of integers or conditions, ``select``, or a function of rows. All
+        others compute data.
+        """
         if name in self.functions:
             return self.call_local(self.functions[name], node, state)
         function = FUNCTIONS.get(name)
@@ -620,9 +684,9 @@ class Interpreter:
             if function.dtype in INTEGERS:
                 return state.unknown(*limits(function.dtype))
             return Data()
-        kind, _, suffix = name.rpartition("_")
+        kind, _, suffix = name.rpartition("_")  # "min" and "i64" of ``min_i64``
         values = [self.evaluate(x, state) for x in node.args]
-        if name in INTEGERS and values:
+        if name in INTEGERS and values:  # a cast, as ``i64(x)``: the value is kept
             return values[0]
         if kind == "select":
             return self.chosen(truth_of(values[0]), values[1], values[2], state)
@@ -655,9 +719,10 @@ class Interpreter:
         line: int,
         state: State,
     ) -> None:
-        """Record a copy of ``count`` neighbours from ``source`` to ``target``.
+        """Record a copy of ``count`` neighbouring elements, as a load and a store.
 
-        Both are pairs of an array and an index.
+        ``source`` and ``target`` are pairs of an array and an index. If ``count``
+        depends on data, the accesses do not surely happen.
         """
         size = state.lanes_of(count)
         inner = state.copy()
@@ -677,10 +742,11 @@ class Interpreter:
     def call_local(
         self, function: ast.FunctionDef, node: ast.Call, state: State
     ) -> Value:
-        """Interpret a call of another function of the text."""
+        """Interpret a call of another function of the text, whose result is Data."""
         values = [self.evaluate(x, state) for x in node.args]
         self.flush()
         inner = state.copy()
+        # The work item, block and thread are known inside the function too.
         internal = {k: v for k, v in state.variables.items() if k[0] == "$"}
         names = [a.arg for a in function.args.args]
         inner.variables = {**internal, **dict(zip(names, values, strict=True))}
@@ -691,22 +757,23 @@ class Interpreter:
 def _entered(
     state: State, start: Number, span: Number, extent: Lanes | None, step: int
 ) -> tuple[State, Number, Number, int | None] | None:
-    """The state in the body of a ``for`` loop, for all iterations at once.
+    """Return the state in the body of a ``for`` loop, for all iterations at once.
 
-    Returns the state in the lanes that enter the loop, ``start`` in these lanes, the
-    number of the iteration, and the trip count if it is one known number. None if no
-    lane enters.
+    Returns (the state in the lanes that enter the loop, ``start`` in these lanes, the
+    number of the iteration, the trip count if it is one known number or else None), or
+    None if no lane enters.
 
     Args:
         state: the state before the loop, which may be changed.
         start: the first value of the loop's variable.
-        span: its end minus ``start``, or the reverse if it decreases.
+        span: the end of the range minus ``start``, or the reverse if the variable
+            decreases.
         extent: ``span`` in each lane; None if it depends on data.
         step: how far the variable goes in an iteration, positive.
     """
     if extent is None:
         _, high = state.range(span)
-        most = -(-maximum_of(high, 0) // step)
+        most = -(-maximum_of(high, 0) // step)  # iterations, rounded up
         if not np.any(np.asarray(most) > 0):
             return None
         index = state.unknown(0, maximum_of(most - 1, 0))
@@ -729,9 +796,10 @@ def _entered(
 
 
 def _running(state: State, runs: Array) -> tuple[State, Array]:
-    """``state`` in the lanes in which a loop runs at all, and these lanes.
+    """Return ``state`` in the lanes in which a loop runs at all, and these lanes.
 
-    ``runs`` has a bool for each lane, or one for all.
+    ``runs`` has a bool for each lane, or one for all. The state diverges if threads of
+    a block differ in it.
     """
     lanes = np.flatnonzero(np.broadcast_to(runs, (state.count,)))
     divergence = state.differs_in_a_block(runs)
@@ -741,6 +809,6 @@ def _running(state: State, runs: Array) -> tuple[State, Array]:
 
 
 def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
-    """``node``, a ``while`` loop, as an ``if`` statement for one more iteration."""
+    """Return an ``if`` statement that is one iteration of a ``while`` loop."""
     branch = ast.If(node.test, node.body, [])
     return [ast.copy_location(branch, node)]

@@ -30,7 +30,11 @@ class Intervals:
 
     @staticmethod
     def of(starts: Array, stops: Array) -> Intervals:
-        """The union of intervals that may overlap and come in any order."""
+        """Return the union of intervals that may overlap and come in any order.
+
+        Sorted by their starts, a run of intervals is merged up to the first that starts
+        behind all earlier stops.
+        """
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], np.maximum.accumulate(stops[order])
         first = np.ones(starts.size, bool)
@@ -41,20 +45,21 @@ class Intervals:
 
     @staticmethod
     def one(start: int, stop: int) -> Intervals:
-        """A single interval; empty if ``stop <= start``."""
+        """Return a single interval, or NOTHING if ``stop <= start``."""
         if stop <= start:
             return NOTHING
         return Intervals(np.array([start]), np.array([stop]))
 
     def __bool__(self) -> bool:
+        """Whether the set has elements."""
         return bool(self.starts.size)
 
     def scaled(self, size: int, offset: int) -> Intervals:
-        """The bytes of these elements of ``size`` bytes, counted from ``offset``."""
+        """Convert elements to bytes: ``size`` per element, element 0 at ``offset``."""
         return Intervals(self.starts * size + offset, self.stops * size + offset)
 
     def joined(self, other: Intervals) -> Intervals:
-        """The union of both."""
+        """Return the union of both sets."""
         if not other:
             return self
         if not self:
@@ -63,11 +68,15 @@ class Intervals:
         return Intervals.of(starts, np.concatenate([self.stops, other.stops]))
 
     def missing(self, other: Intervals) -> tuple[int, int] | None:
-        """The first interval of ``other`` that is not in this set; None if all are."""
+        """Return the first (start, stop) of ``other`` that is not in this set.
+
+        Returns None if ``other`` is a subset.
+        """
         if not other:
             return None
         if not self:
             return int(other.starts[0]), int(other.stops[0])
+        # The interval of this set that begins last before each interval of the other.
         k = np.searchsorted(self.starts, other.starts, side="right") - 1
         inside = (k >= 0) & (self.stops[k] >= other.stops)
         if inside.all():
@@ -78,26 +87,30 @@ class Intervals:
         return int(gaps.starts[0]), int(gaps.stops[0])
 
     def common(self, other: Intervals) -> Intervals:
-        """The intersection of both."""
+        """Return the intersection of both sets."""
         if not self or not other:
             return NOTHING
+        # The complement of the union of complements.
         lowest = min(int(self.starts[0]), int(other.starts[0]))
         highest = max(int(self.stops[-1]), int(other.stops[-1]))
         gaps = self.gaps(lowest, highest).joined(other.gaps(lowest, highest))
         return gaps.gaps(lowest, highest)
 
     def without(self, start: int, stop: int) -> Intervals:
-        """This set without the elements from ``start`` to before ``stop``."""
+        """Return this set without the elements from ``start`` to before ``stop``."""
         if not self or stop <= start:
             return self
         lowest, highest = int(self.starts[0]), int(self.stops[-1])
         if stop <= lowest or start >= highest:
             return self
-        kept = [Intervals.one(lowest, start), Intervals.one(stop, highest)]
-        return self.common(kept[0].joined(kept[1]))
+        outside = [Intervals.one(lowest, start), Intervals.one(stop, highest)]
+        return self.common(outside[0].joined(outside[1]))
 
     def gaps(self, start: int, stop: int) -> Intervals:
-        """The elements from ``start`` to before ``stop`` that are not in this set."""
+        """Return the elements from ``start`` to before ``stop`` not in this set.
+
+        The set must lie within this range.
+        """
         starts = np.concatenate([[start], self.stops])
         stops = np.concatenate([self.starts, [stop]])
         is_gap = stops > starts
@@ -108,10 +121,13 @@ NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def intervals_of(access: Access) -> Intervals | None:
-    """The set of elements that ``access`` accesses; None if not known exactly.
+    """Return the set of elements that ``access`` accesses; None if not known exactly.
 
-    Dimensions whose stride is at most the length so far make one longer run of
-    elements; each of the others multiplies the number of runs.
+    A run of neighbouring elements begins with the access's width. In order of strides,
+    dimensions whose stride is at most the run's length make the run longer; each of the
+    others multiplies the number of runs. For ``10 i + j`` with 3 values of i and 5 of
+    j, there are runs of 5 elements from 0, 10 and 20. Returns None if there are too
+    many runs, too.
     """
     low, dims = _dimensions(access)
     if any(not counted for *_, counted in dims):
@@ -138,13 +154,13 @@ def intervals_of(access: Access) -> Intervals | None:
 
 
 def extremes(access: Access) -> tuple[int, int]:
-    """The first and the last element that ``access`` may access."""
+    """Return the first and the last element that ``access`` may access."""
     low, high = access.at.range(access.bounds)
     return int(np.min(low)), int(np.max(high)) + access.width - 1
 
 
 def is_exact(access: Access) -> bool:
-    """Whether ``access`` happens as described, whatever the data."""
+    """Whether all elements of ``access`` are accessed, whatever the data."""
     symbols = access.at.terms
     return access.surely and all(s.counted for s in symbols)
 
@@ -154,7 +170,7 @@ _Dimension = tuple[int, Lanes, bool]
 
 
 def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
-    """The smallest element, and the dimensions of the symbols that vary."""
+    """Return the smallest element, and a dimension for each symbol that varies."""
     low, _ = access.at.range(access.bounds)
     dims: list[_Dimension] = []
     for symbol, c in access.at.terms.items():
@@ -166,7 +182,7 @@ def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
 
 
 def _spread(x: Lanes, count: int) -> Array:
-    """``x`` as an array with one number for each of ``count`` lanes."""
+    """Return ``x`` as an array with one number for each of ``count`` lanes."""
     return np.broadcast_to(np.asarray(x, np.int64), (count,))
 
 
@@ -174,10 +190,11 @@ def _spread(x: Lanes, count: int) -> Array:
 
 
 def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
-    """The pairs ``(elements, threads)`` of an access, as two arrays.
+    """Return the pairs (element, thread) of an access, as two arrays.
 
-    ``who`` is the number of the thread, block or work item. None if there are too many,
-    or they are not known.
+    ``who`` is the number of the thread, block or work item that makes the access. Both
+    numbers are enumerated for all values of the symbols that they depend on. Returns
+    None if there are too many pairs.
     """
     symbols = dict.fromkeys([*access.at.terms, *who.terms])
     at, item = (_spread(x.base, access.count) for x in (access.at, who))
@@ -191,7 +208,7 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
         if total * access.width > MAX_INTERVALS:
             return None
         if total == lanes.size and not low.any():
-            continue
+            continue  # the symbol is 0
         index, values = enumerated(sizes)
         values = values + low[index]
         at = at[index] + values * access.at.terms.get(symbol, 0)
@@ -204,9 +221,10 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
 
 
 def is_disjoint(access: Access, who: Number) -> bool:
-    """Whether strides alone show that each element is accessed by one thread only.
+    """Whether strides show that each element is accessed by only one thread.
 
-    ``who`` is the number of the thread, block or work item.
+    ``who`` is the number of the thread, block or work item. If there are several lanes,
+    their ranges of elements must not overlap either. False if this does not show it.
     """
     dims: list[tuple[int, int, bool]] = []
     for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
@@ -228,13 +246,14 @@ def is_disjoint(access: Access, who: Number) -> bool:
 def _strides_separate(reach: int, dims: Iterable[tuple[int, int, bool]]) -> bool:
     """Whether the strides of an index keep the elements of threads apart.
 
-    From the smallest stride on: one that leads to another thread, and all larger ones,
-    must lead beyond what the smaller ones reach.
+    Strides are taken in ascending order. A stride that leads to another thread, and
+    each larger one, must exceed the last element that smaller strides reach. For ``10 i
+    + j`` with 5 values of j, stride 10 exceeds element 4, so threads i are apart.
 
     Args:
-        reach: The last element that is reached without a step.
-        dims: The stride of each dimension, the number of steps along it, and whether a
-            step leads to another thread.
+        reach: the last element that is reached without a step.
+        dims: (stride, number of steps, whether a step leads to another thread) for each
+            dimension.
     """
     only_inner = True
     for stride, steps, leads_to_thread in sorted(dims):
@@ -250,17 +269,19 @@ def _strides_separate(reach: int, dims: Iterable[tuple[int, int, bool]]) -> bool
 def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
     """Whether the strides show that no element is accessed by two threads.
 
-    ``accesses`` are pairs of an access and the number of its thread. The strides of all
-    accesses are then the weights of one mixed-radix number, whose digits are parts of
-    the index: the digits that give the thread are the same in all accesses.
+    ``accesses`` are pairs of an access and the number of its thread. All accesses must
+    depend on the thread in the same way. Then the index of each is a number in a mixed
+    radix with the same weights (strides), some of whose digits are the thread; the
+    other digits may have different ranges. The strides are tested with the largest
+    range of each digit. False if this does not show it.
     """
     first_access, first_number = accesses[0]
     who = dict(first_number.terms)
     same = {s: c for s, c in first_access.at.terms.items() if s.same}
     lows: list[int] = []
     highs: list[int] = []
-    # The stride, minimum and maximum of each digit: by its symbol if that gives the
-    # thread, else by the stride.
+    # (stride, minimum, maximum) of each digit. The key of a digit of the thread is its
+    # symbol; the key of another digit is its stride.
     digits: dict[Symbol | int, tuple[int, int, int]] = {}
     for access, number in accesses:
         if (
@@ -277,6 +298,7 @@ def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
             stride = access.at.terms.get(symbol, 0)
             first, last = (int(np.min(x)) for x in access.bounds[symbol])
             if symbol not in who:
+                # Count the digit from 0 upwards: its smallest value goes to ``base``.
                 base += stride * (first if stride > 0 else last)
                 steps = steps_by_stride.get(abs(stride), 0) + last - first
                 steps_by_stride[abs(stride)] = steps
@@ -311,9 +333,10 @@ def same_elements(x: Access, y: Access, x_number: Number, y_number: Number) -> b
 
 
 def first_conflict(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
-    """``(element, thread, other thread)`` of a conflict; None if there is none.
+    """Return (element, thread, other thread) of a conflict; None if there is none.
 
-    ``pairs`` are arrays of elements and of the threads that access them.
+    ``pairs`` are arrays of elements and of the threads that access them. In the sorted
+    pairs, a conflict is a pair of neighbours with one element and two threads.
     """
     at = np.concatenate([a for a, _ in pairs])
     who = np.concatenate([b for _, b in pairs])

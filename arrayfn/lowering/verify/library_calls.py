@@ -9,7 +9,11 @@ from arrayfn.lowering.verify.numbers import Memory, Number, Symbol
 
 
 def product_footprint(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
-    """The footprint of a matrix product's call; None for other library kernels."""
+    """Return the footprint of a matrix product's call; None for other library kernels.
+
+    The product is ``c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]``, where ``a`` and
+    ``b`` may be stored transposed, with a bias vector or an added matrix.
+    """
     names = [p.name for p in kernel.parameters]
     arguments = dict(zip(names, call.arguments, strict=True))
     numbers = {k: v for k, v in arguments.items() if isinstance(v, int)}
@@ -41,7 +45,11 @@ def product_footprint(kernel: LibraryKernel, call: KernelCall) -> Footprint | No
 def _matrix(
     name: str, extents: tuple[int, int, int], strides: tuple[int, int, int]
 ) -> AccessSet:
-    """The accesses of argument ``name``: a batch of matrices, with these strides."""
+    """Return the accesses of argument ``name``: a batch of matrices.
+
+    ``extents`` and ``strides`` are of batch, rows and columns. Each index becomes a
+    counted symbol, so one Access describes all elements.
+    """
     symbols = [Symbol(counted=True) for _ in extents]
     terms = {s: step for s, step in zip(symbols, strides, strict=True) if step}
     bounds = {s: (0, n - 1) for s, n in zip(symbols, extents, strict=True)}

@@ -10,11 +10,15 @@ class Names:
     """The variables that statements set and read, computed once for each statement."""
 
     def __init__(self) -> None:
+        """Begin with an empty cache, by id of the statement."""
         self._cache: dict[int, tuple[dict[str, None], set[str]]] = {}
         self._nodes: list[ast.AST] = []  # kept alive, so that their ids stay unique
 
     def _of(self, node: ast.AST) -> tuple[dict[str, None], set[str]]:
-        """The variables that ``node`` sets, and those that it loads."""
+        """Return (variables that ``node`` sets, variables that it reads).
+
+        The first are the keys of a dict, in order. Statements inside ``node`` count.
+        """
         cached = self._cache.get(id(node))
         if cached is not None:
             return cached
@@ -39,18 +43,22 @@ class Names:
         return stored, loaded
 
     def set_in(self, body: Iterable[ast.stmt]) -> list[str]:
-        """The variables that ``body`` sets."""
+        """Return the variables that ``body`` sets, in order."""
         names: dict[str, None] = {}
         for node in body:
             names |= self._of(node)[0]
         return list(names)
 
     def read_in(self, node: ast.AST) -> set[str]:
-        """The variables that ``node`` reads."""
+        """Return the variables that ``node`` reads."""
         return self._of(node)[1]
 
     def is_set_first(self, name: str, body: Sequence[ast.stmt]) -> bool:
-        """Whether ``body`` always sets ``name`` before it reads it."""
+        """Whether ``body`` surely sets ``name`` before any statement reads it.
+
+        An assignment, or a loop with the variable ``name``, sets it surely; an
+        assignment inside an ``if`` or a loop does not.
+        """
         for node in body:
             if isinstance(node, ast.For) and sets(node, name):
                 return name not in self.read_in(node.iter)
@@ -75,7 +83,7 @@ def sets(node: ast.AST, name: str) -> bool:
 
 
 def assignments_of(body: Sequence[ast.stmt], name: str) -> list[ast.AST]:
-    """The assignments and loops in ``body`` that set ``name``."""
+    """Return the assignments and loops in ``body``, at any depth, that set ``name``."""
     nodes = ast.walk(ast.Module(list(body), []))
     return [node for node in nodes if sets(node, name)]
 

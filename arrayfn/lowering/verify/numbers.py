@@ -59,7 +59,7 @@ class Number:
     terms: Mapping[Symbol, int] = field(default_factory=dict[Symbol, int])
 
     def plus(self, other: Number, times: int = 1) -> Number:
-        """``self + times * other``."""
+        """Return ``self + times * other``."""
         if not other.terms:
             return Number(self.base + other.base * times, self.terms)
         terms = dict(self.terms)
@@ -70,20 +70,20 @@ class Number:
         return Number(self.base + other.base * times, terms)
 
     def times(self, factor: int) -> Number:
-        """``factor * self``."""
+        """Return ``factor * self``."""
         if not factor:
             return Number(0)
         terms = {s: c * factor for s, c in self.terms.items()}
         return Number(self.base * factor, terms)
 
     def in_lanes(self, index: Array) -> Number:
-        """The number in the lanes ``index`` only."""
+        """Return the number in the lanes with numbers ``index`` only."""
         return (
             self if isinstance(self.base, int) else Number(self.base[index], self.terms)
         )
 
     def range(self, bounds: Bounds) -> tuple[Lanes, Lanes]:
-        """The minimum and the maximum in each lane."""
+        """Return the minimum and the maximum in each lane, for these bounds."""
         low = high = self.base
         for symbol, c in self.terms.items():
             first, last = bounds[symbol]
@@ -125,7 +125,7 @@ Truth = NonNegative | Both | Either | Maybe
 
 
 def negated(truth: Truth) -> Truth:
-    """The negation of ``truth``."""
+    """Return the negation of ``truth``: ``not x >= 0`` is ``-1 - x >= 0``."""
     if isinstance(truth, NonNegative):
         return NonNegative(Number(-1).plus(truth.number, -1))
     if isinstance(truth, Both):
@@ -139,7 +139,12 @@ def negated(truth: Truth) -> Truth:
 class Memory:
     """An argument's memory from element ``start`` on, or a local array.
 
-    A local array, of a block or a thread, has a ``size`` in elements.
+    Attributes:
+        name: the argument, or a name for the local array.
+        kind: the dtype of the elements, such as "f32".
+        start: the first element.
+        size: the number of elements of a local array, which belongs to a block (shared
+            memory) or a thread (registers); None for an argument.
     """
 
     name: str
@@ -160,16 +165,17 @@ class NeedsLanes(Exception):  # noqa: N818 - control flow, not an error
     """Raised for a statement that needs more lanes; ``change`` adds them to a state."""
 
     def __init__(self, change: Callable[[State], State]) -> None:
+        """Store ``change``, which returns a state with more lanes or other symbols."""
         super().__init__()
         self.change = change
 
 
 class TooManyLanesError(Exception):
-    """A kernel's accesses would need more than ``MAX_LANES`` lanes."""
+    """Raised if the analysis of a kernel needs more than ``MAX_LANES`` lanes."""
 
 
 class UnknownTextError(Exception):
-    """A kernel's text has something that the verifier does not understand."""
+    """Raised for a kernel's text that the verifier does not understand."""
 
 
 class Divergence(IntEnum):
@@ -187,9 +193,11 @@ class State:
     A lane is a case that is analysed separately.
 
     Attributes:
+        count: the number of lanes.
+        variables: the values of variables, by name.
         bounds: the minimum and maximum of each symbol.
         surely: whether this point is reached whatever the data.
-        divergence: whether some threads of a block do not reach it.
+        divergence: whether some threads of a block do not reach this point.
     """
 
     count: int
@@ -199,7 +207,7 @@ class State:
     divergence: Divergence = Divergence.NO
 
     def copy(self) -> State:
-        """A copy that can be changed by itself."""
+        """Return a copy that can be changed without changing this state."""
         return State(
             self.count,
             dict(self.variables),
@@ -211,16 +219,16 @@ class State:
     # Ranges.
 
     def range(self, x: Number) -> tuple[Lanes, Lanes]:
-        """The minimum and the maximum of ``x`` in each lane."""
+        """Return the minimum and the maximum of ``x`` in each lane."""
         return x.range(self.bounds)
 
     def extremes(self, x: Number) -> tuple[int, int]:
-        """The minimum and the maximum of ``x`` over all lanes."""
+        """Return the minimum and the maximum of ``x`` over all lanes."""
         low, high = self.range(x)
         return int(np.min(low)), int(np.max(high))
 
     def simplified(self, x: Number) -> Number:
-        """``x`` without the symbols that have one value in each lane."""
+        """Replace symbols that have one value in each lane by their values in ``x``."""
         constant_symbols = [s for s in x.terms if not self.varies(s)]
         if not constant_symbols:
             return x
@@ -230,12 +238,15 @@ class State:
         return Number(base, terms)
 
     def varies(self, symbol: Symbol) -> bool:
-        """Whether ``symbol`` has several values in a lane."""
+        """Whether ``symbol`` may have several values in a lane.
+
+        Symbols that are not counted always may.
+        """
         low, high = self.bounds[symbol]
         return bool(np.any(low != high)) if symbol.counted else True
 
     def constant(self, x: Number) -> int | None:
-        """The value of ``x`` if it is the same everywhere, else None."""
+        """Return the value of ``x`` if it is the same everywhere, else None."""
         x = self.simplified(x)
         if x.terms:
             return None
@@ -245,28 +256,36 @@ class State:
         return low if low == int(x.base.max()) else None
 
     def lanes_of(self, x: Number) -> Lanes | None:
-        """The value of ``x`` in each lane; None if it depends on data.
+        """Return the value of ``x`` in each lane; None if it depends on data.
 
-        Raises NeedsLanes if it has several values in a lane.
+        Raises NeedsLanes if ``x`` has several values in a lane.
         """
         x = self.simplified(x)
         self.want_values(x)
         return None if x.terms else x.base
 
     def want_values(self, x: Number) -> None:
-        """Raises NeedsLanes if ``x`` has a counted symbol that varies in a lane."""
+        """Raise NeedsLanes if ``x`` has a counted symbol that varies in a lane.
+
+        The statement is then interpreted again with a lane for each value of that
+        symbol, or of the one with the largest coefficient.
+        """
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
             raise NeedsLanes(lambda state: state.with_lane_per_value(symbol))
 
     def covering(self, ranges: Iterable[tuple[int, int]]) -> Number:
-        """An unknown number with bounds that cover all ``ranges``."""
+        """Return an unknown number with bounds that cover all ``ranges``."""
         lows, highs = zip(*ranges, strict=True)
         return self.unknown(min(lows), max(highs))
 
     def unknown(self, low: Lanes, high: Lanes, *sources: Number) -> Number:
-        """A number with these bounds, which depends on ``sources`` alone."""
+        """Return an unknown number with these bounds, as a new symbol.
+
+        If it is computed from ``sources`` only, and these are the same for all items,
+        so is the number.
+        """
         low, high = _clipped(low), _clipped(high)
         same = bool(sources) and all(
             s.same for x in sources for s in self.simplified(x).terms
@@ -276,7 +295,7 @@ class State:
         return Number(0, {symbol: 1})
 
     def counted(self, low: Lanes, high: Lanes, *, thread: bool = False) -> Number:
-        """A number that takes each value between the bounds."""
+        """Return a new symbol as a Number; it takes each value between the bounds."""
         symbol = Symbol(counted=True, thread=thread)
         self.bounds[symbol] = low, high
         return Number(0, {symbol: 1})
@@ -284,11 +303,12 @@ class State:
     # Other lanes.
 
     def in_lanes(self, index: Array) -> State:
-        """The state in the lanes ``index`` only, which become 0, 1, 2 ..."""
+        """Return the state in the lanes ``index``, which become lanes 0, 1, 2 ..."""
         selected = self.copy()
         selected.count = index.size
 
         def select(x: Lanes) -> Lanes:
+            """Return ``x`` in these lanes; an int is the same in all lanes."""
             return x if isinstance(x, int) else x[index]
 
         selected.bounds = {
@@ -298,14 +318,15 @@ class State:
         return selected
 
     def change(self, function: Callable[[Number], Number]) -> None:
-        """Apply ``function`` to each number in the state."""
+        """Apply ``function`` to each Number in the values of variables."""
         for name, value in self.variables.items():
             self.variables[name] = changed(value, function)
 
     def with_lane_per_value(self, symbol: Symbol) -> State:
-        """The state with a lane for each value of ``symbol`` in each lane.
+        """Return the state with a lane for each value of ``symbol`` in each lane.
 
-        Raises TooManyLanesError if these are too many.
+        In the new lanes, the values of variables have the symbol's value in its place.
+        Raises TooManyLanesError if there are too many lanes.
         """
         low, high = self.bounds[symbol]
         sizes = np.broadcast_to(np.asarray(high - low + 1, np.int64), (self.count,))
@@ -320,7 +341,11 @@ class State:
         return result
 
     def with_digits(self, symbol: Symbol, size: int) -> State:
-        """The state with ``symbol`` as ``size * upper + lower``, ``lower < size``."""
+        """Return the state with ``symbol`` replaced by ``size * upper + lower``.
+
+        ``upper`` and ``lower`` are new counted symbols, and ``lower`` is less than
+        ``size``. The values of ``symbol`` must be 0 to a multiple of ``size`` minus 1.
+        """
         low, high = self.bounds[symbol]
         assert isinstance(high, int)
         assert low == 0
@@ -330,7 +355,7 @@ class State:
         digits = upper.times(size).plus(lower)
 
         def replaced(x: Number) -> Number:
-            """``x`` with ``digits`` in place of ``symbol``."""
+            """Return ``x`` with ``digits`` in place of ``symbol``."""
             c = x.terms.get(symbol)
             if c is None:
                 return x
@@ -343,11 +368,12 @@ class State:
     # Conditions.
 
     def verdict(self, truth: Truth) -> bool | None:
-        """Whether ``truth`` holds everywhere, or nowhere; None if it depends."""
+        """Return True if ``truth`` holds everywhere, False if nowhere, else None."""
         if isinstance(truth, NonNegative):
             low, high = self.extremes(truth.number)
             return True if low >= 0 else False if high < 0 else None
         if isinstance(truth, (Both, Either)):
+            # The verdict of one part that decides: True of "or", False of "and".
             absorbing = isinstance(truth, Either)
             verdicts = [self.verdict(truth.first), self.verdict(truth.second)]
             if absorbing in verdicts:
@@ -356,7 +382,7 @@ class State:
         return None
 
     def mask(self, truth: Truth) -> Array | None:
-        """The lanes in which ``truth`` holds; None if that depends on data.
+        """Return a bool for each lane: whether ``truth`` holds; None if data decide.
 
         Raises NeedsLanes if it differs within a lane.
         """
@@ -376,15 +402,17 @@ class State:
         return first & second if isinstance(truth, Both) else first | second
 
     def split(self, truth: Truth) -> tuple[list[State], list[State]]:
-        """``(states in which truth holds, states in which it does not)``.
+        """Return (states in which ``truth`` holds, states in which it does not).
 
-        Where that depends on data there are both. Raises NeedsLanes if it differs
-        within a lane.
+        Lanes are distributed among the states. Lanes in which data decide are in states
+        of both kinds, which are not reached ``surely``. Raises NeedsLanes if it differs
+        within a lane, except for one counted symbol, whose bounds are divided.
         """
         if isinstance(truth, NonNegative):
             return self._split_at_zero(truth.number)
         if isinstance(truth, Both):
-            # The second has fewer lanes where the first holds in some.
+            # Splitting by the first condition selects lanes. The second condition is
+            # made a variable, so that it is converted to these lanes.
             name = f"${len(self.variables)}"
             with_second = self.copy()
             with_second.variables[name] = truth.second
@@ -398,7 +426,7 @@ class State:
             for state in (*yes, *no):
                 state.variables.pop(name, None)
             return yes, no
-        if isinstance(truth, Either):
+        if isinstance(truth, Either):  # not (not x and not y)
             no, yes = self.split(negated(truth))
             return yes, no
         unsure = self.copy()
@@ -406,11 +434,12 @@ class State:
         return [unsure], [unsure.copy()]
 
     def _split_at_zero(self, x: Number) -> tuple[list[State], list[State]]:
-        """``split`` for the condition ``x >= 0``.
+        """Split the state by the condition ``x >= 0``, as ``split``.
 
-        Lanes in which it is decided are assigned to one side. In the others a single
-        counted symbol is cut in two at the value where ``x`` changes its sign; what
-        depends on data is in both sides, with narrower bounds.
+        Lanes in which the condition is decided go to one side. If ``x`` depends on data
+        in the other lanes, they go to both sides, with narrower bounds. If ``x`` has
+        one counted symbol in them, its bounds are divided where ``x`` changes sign: for
+        ``i - 3`` and i from 0 to 9, into 3 to 9 and 0 to 2.
         """
         x = self.simplified(x)
         low, high = self.range(x)
@@ -432,7 +461,8 @@ class State:
             self.want_values(x)
         ((symbol, c),) = x.terms.items()
         low, high = undecided.bounds[symbol]
-        # The value from which on it holds, or up to which.
+        # The smallest value for which x >= 0 (c > 0: ceil(-base / c)), or the largest
+        # one (c < 0: floor(base / -c)).
         border = -(x.base // c) if c > 0 else x.base // -c
         first, second = undecided.copy(), undecided.copy()
         if c > 0:
@@ -444,7 +474,10 @@ class State:
         return [*_present(yes), first], [*_present(no), second]
 
     def _masked(self, mask: Array) -> State | None:
-        """The state in the lanes of ``mask``; None if there are none."""
+        """Return the state in the lanes of ``mask``; None if there are none.
+
+        The state diverges if threads of a block differ in ``mask``.
+        """
         if mask.all():
             return self.copy()
         if not mask.any():
@@ -454,7 +487,7 @@ class State:
         return selected
 
     def differs_in_a_block(self, values: Array) -> Divergence:
-        """Whether ``values`` of lanes differ between threads of the same block."""
+        """Return whether ``values`` of lanes differ between threads of one block."""
         thread = self.variables.get(THREAD)
         block = self.variables.get(BLOCK)
         if not isinstance(thread, Number) or not isinstance(block, Number):
@@ -465,8 +498,9 @@ class State:
         block = self.simplified(block)
         firsts = np.broadcast_to(np.asarray(block.base), (self.count,))
         values = np.broadcast_to(values, (self.count,))
+        # All different pairs (block, value), sorted. A lane stands for all blocks that
+        # the terms reach from its first one.
         pairs = np.unique(np.stack([firsts, values.astype(np.int64)]), axis=1)
-        # A lane is of all blocks that the terms reach from its first one.
         for symbol, coefficient in block.terms.items():
             low, high = self.bounds[symbol]
             if not isinstance(low, int) or not isinstance(high, int):
@@ -477,12 +511,17 @@ class State:
             blocks = (pairs[0, :, None] + steps).ravel()
             pairs = np.stack([blocks, np.repeat(pairs[1], steps.size)])
             pairs = np.unique(pairs, axis=1)
+        # Neighbours with equal blocks have different values.
         return (
             Divergence.YES if np.any(pairs[0, 1:] == pairs[0, :-1]) else Divergence.NO
         )
 
     def narrowed(self, x: Number) -> State | None:
-        """The state where ``x >= 0``, with tighter bounds of data; None if nowhere."""
+        """Return the state where ``x >= 0``, or None if it holds nowhere.
+
+        The bounds of each symbol that is not counted are tightened: from ``c * symbol +
+        others >= 0`` follows ``symbol >= -max(others) / c`` (for positive c).
+        """
         result = self.copy()
         for symbol, c in x.terms.items():
             if symbol.counted:
@@ -503,7 +542,7 @@ class State:
 
 
 def enumerated(sizes: Array) -> tuple[Array, Array]:
-    """The positions ``k`` and numbers ``n`` of all pairs with ``n < sizes[k]``.
+    """Return the positions ``k`` and numbers ``n`` of all pairs with ``n < sizes[k]``.
 
     ``enumerated([2, 3])`` is ``([0, 0, 1, 1, 1], [0, 1, 0, 1, 2])``.
     """
@@ -513,7 +552,7 @@ def enumerated(sizes: Array) -> tuple[Array, Array]:
 
 
 def changed(value: Value, function: Callable[[Number], Number]) -> Value:
-    """Apply ``function`` to each Number in ``value``."""
+    """Return ``value`` with ``function`` applied to each Number in it."""
     if isinstance(value, Number):
         return function(value)
     if isinstance(value, NonNegative):
@@ -530,24 +569,24 @@ def changed(value: Value, function: Callable[[Number], Number]) -> Value:
 
 
 def _present(state: State | None) -> list[State]:
-    """The state in a list, which is empty for None."""
+    """Return the state in a list, or an empty list for None."""
     return [] if state is None else [state]
 
 
 def _clipped(x: Lanes) -> Lanes:
-    """``x``, limited to -FAR .. FAR."""
+    """Limit ``x`` to the range from -FAR to FAR."""
     return min(max(x, -FAR), FAR) if isinstance(x, int) else x.clip(-FAR, FAR)
 
 
 def _minimum_of(x: Lanes, y: Lanes) -> Lanes:
-    """The smaller number in each lane."""
+    """Return the smaller number in each lane."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     return np.minimum(x, y)
 
 
 def maximum_of(x: Lanes, y: Lanes) -> Lanes:
-    """The larger number in each lane."""
+    """Return the larger number in each lane."""
     if isinstance(x, int) and isinstance(y, int):
         return max(x, y)
     return np.maximum(x, y)

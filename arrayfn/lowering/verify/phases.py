@@ -1,7 +1,8 @@
 """Divides a kernel's lines into phases, which barriers of the block separate.
 
-In: the text of a kernel. Out: the phase of each of its lines. On lines of different
-phases, two threads of a block are ordered, whichever way they have taken.
+In: the text of a kernel. Out: the phase of each of its lines. Accesses of two threads
+of a block on lines of different phases are ordered by a barrier, whichever branches
+the threads take.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ _BARRIERS: Final = ("barrier", "grid_barrier")
 
 @dataclass(frozen=True)
 class Phases:
-    """Which lines of a kernel no barrier separates: the phase of each line.
+    """The phase of each line of a kernel.
 
-    Lines of other functions have none. ``repeated`` are the lines in a loop with a
-    barrier: there, an iteration of one thread may be ordered with another iteration of
-    another thread.
+    Attributes:
+        of_line: the number of the phase, by line. Lines of other functions have none.
+        repeated: the lines in loops with a barrier. There, an iteration of one thread
+            may be ordered with another iteration of another thread, although the lines
+            have one phase.
     """
 
     of_line: dict[int, int]
@@ -32,7 +35,7 @@ class Phases:
 
 @lru_cache(maxsize=256)
 def phases_of(source: str, name: str) -> Phases:
-    """The phases of the function ``name`` of the kernel text ``source``."""
+    """Return the phases of the function ``name`` in the text ``source`` of a kernel."""
     finder = _Finder()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -42,21 +45,25 @@ def phases_of(source: str, name: str) -> Phases:
 
 
 class _Finder:
-    """Numbers the phases, and joins those that no barrier separates (union-find)."""
+    """Numbers the phases, and joins those that no barrier separates (union-find).
+
+    ``parents`` has for each phase one that it was joined with; a root has itself.
+    """
 
     def __init__(self) -> None:
+        """Begin with phase 0."""
         self.parents = [0]
         self.of_line: dict[int, int] = {}
         self.repeated: set[int] = set()
 
     def root(self, phase: int) -> int:
-        """The phase that ``phase`` has been joined with."""
+        """Return the phase that represents all phases joined with ``phase``."""
         while self.parents[phase] != phase:
             phase = self.parents[phase]
         return phase
 
     def new_phase(self) -> int:
-        """The number of a new phase."""
+        """Add a phase, and return its number."""
         self.parents.append(len(self.parents))
         return len(self.parents) - 1
 
@@ -65,10 +72,11 @@ class _Finder:
         self.parents[self.root(first)] = self.root(second)
 
     def number(self, nodes: Iterable[ast.stmt], phase: int) -> int:
-        """Number the phases of ``nodes``, which begin in ``phase``.
+        """Number the phases of the statements ``nodes``, which begin in ``phase``.
 
-        Returns the phase after them. Lines of a loop with a barrier become
-        ``repeated``.
+        A barrier begins a new phase. Both branches of an ``if`` end in one phase, and a
+        loop's body ends in the phase in which it begins. Returns the phase after
+        ``nodes``. Lines of a loop with a barrier are added to ``repeated``.
         """
         for node in nodes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -78,7 +86,7 @@ class _Finder:
                 self.join(*ends)
                 phase = ends[0]
             elif isinstance(node, (ast.For, ast.While)):
-                # An iteration begins where the one before has ended.
+                # An iteration begins in the phase in which the one before has ended.
                 phase_count = len(self.parents)
                 self.join(self.number(node.body, phase), phase)
                 if len(self.parents) > phase_count:

@@ -56,7 +56,7 @@ _FIRST_ITERATIONS: Final = 3  # of a loop, that are checked one by one
 
 @dataclass
 class Report:
-    """How many kernel calls plan ``name`` has, and what was not proved of them."""
+    """How many kernel calls the plan has, and the claims on them not proved."""
 
     name: str
     calls: int = 0
@@ -65,7 +65,11 @@ class Report:
 
 @dataclass(frozen=True)
 class _Location:
-    """The memory of a moving buffer now: in ``buffer``, from byte ``begin`` on."""
+    """Where a buffer lies now: in ``buffer``, from byte ``begin`` on.
+
+    Slices and carried buffers of loops move from iteration to iteration. ``span`` has
+    the first byte, and the one after the last, relative to ``begin``.
+    """
 
     buffer: int
     begin: int
@@ -73,7 +77,7 @@ class _Location:
 
     @property
     def bytes(self) -> Intervals:
-        """The bytes of ``buffer`` that it takes."""
+        """The bytes of ``buffer`` that this buffer takes."""
         low, high = self.span
         return Intervals.one(low + self.begin, high + self.begin)
 
@@ -91,12 +95,13 @@ class _Operand:
     """An array argument of a call, and where its memory lies.
 
     Attributes:
-        name: the parameter.
+        name: the parameter's name.
         label: the buffer's name in the plan.
-        size: bytes of an element.
-        span: the bytes of the buffer that exist.
+        size: the bytes of an element.
+        span: the first byte of the buffer, and the one after the last.
         offset: the byte of the buffer that the pointer points to.
-        buffer: the buffer in whose memory it lies; -1 for scratch memory.
+        buffer: the number of the buffer in whose memory the argument lies (another one,
+            if it is a slice or carried); -1 for scratch memory.
         begin: the byte of that buffer that the pointer points to.
     """
 
@@ -109,21 +114,21 @@ class _Operand:
     begin: int = 0
 
     def known(self, part: AccessSet) -> Intervals:
-        """The bytes that ``part`` surely accesses."""
+        """Return the bytes of ``buffer`` that ``part`` surely accesses."""
         return part.intervals.scaled(self.size, self.begin)
 
     def possible(self, part: AccessSet) -> Intervals:
-        """The bytes from the first to the last element that ``part`` may access."""
+        """Return the bytes of ``buffer`` from the first to the last possible access."""
         low = min(r.low for r in part.reaches)
         high = max(r.high for r in part.reaches) + 1
         return Intervals.one(low * self.size, high * self.size).scaled(1, self.begin)
 
 
 def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) -> Report:
-    """Prove what can be proved of ``compiled``; the rest is in the report.
+    """Prove what can be proved of ``compiled``; return a report of the rest.
 
-    The plan may write over inputs ``donated``. Raises VerificationError for a wrong
-    plan.
+    The plan may overwrite the inputs whose numbers are in ``donated``. Raises
+    VerificationError for a wrong plan.
     """
     return _Verifier(compiled, donated).run()
 
@@ -132,11 +137,14 @@ class _Verifier:
     """Walks a plan's steps in order, with ``Coverage`` of the bytes written so far.
 
     Attributes:
-        locations: where moving buffers lie in the current iteration of their loop.
-        number: the number of the current step.
+        kernels: the plan's kernels, by name.
+        locations: where slices and carried buffers lie in the current iteration of
+            their loop, by number of the buffer.
+        number: the number of the current step, counted from 1, for messages.
     """
 
     def __init__(self, compiled: CompiledProgram, donated: Collection[int]) -> None:
+        """Store the arguments of ``verify``."""
         self.compiled = compiled
         self.donated = donated
         self.plan = compiled.plan
@@ -167,7 +175,8 @@ class _Verifier:
     ) -> NoReturn:
         """Raise VerificationError with ``problem``.
 
-        The message names the step, and the ``line`` of the kernel of ``call``.
+        The message names the step, and the ``line`` of the kernel of ``call``, if it is
+        not 0.
         """
         raise VerificationError(
             f"arrayfn made a wrong plan of {self.compiled.name} for "
@@ -176,7 +185,7 @@ class _Verifier:
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:
-        """The start of a message: step, kernel of ``call``, and ``line``."""
+        """Return the start of a message: step, kernel of ``call``, and ``line``."""
         if call is None:
             return f"step {self.number}: " if self.number else ""
         kernel = self.kernels[call.kernel]
@@ -193,7 +202,7 @@ class _Verifier:
     def fail_or_note(
         self, text: str, call: KernelCall, line: int, *, proved: bool
     ) -> None:
-        """Fail with ``text`` if that is ``proved``, else add it to the report."""
+        """Fail with ``text`` if it is ``proved``, else add it to the report."""
         if proved:
             self.fail(text, call, line)
         self.unproved(text, call, line)
@@ -201,7 +210,7 @@ class _Verifier:
     # Steps.
 
     def steps(self, steps: Sequence[Step], cover: Coverage) -> None:
-        """Check ``steps`` in order; ``cover`` is updated."""
+        """Check ``steps`` in order, and update ``cover``."""
         for step in steps:
             self.number += 1
             if isinstance(step, KernelCall):
@@ -212,7 +221,10 @@ class _Verifier:
                 self.branch(step, cover)
 
     def branch(self, step: Branch, cover: Coverage) -> None:
-        """Check each branch; afterwards, only what all of them write is written."""
+        """Check each branch from the state ``cover``, and update it.
+
+        Afterwards, only bytes that all branches write are surely written.
+        """
         self.check_written(step.index, cover, "a branch is chosen by it")
         ends: list[Coverage] = []
         for steps in step.branches:
@@ -225,7 +237,12 @@ class _Verifier:
         cover.assign(common)
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
-        """Check a loop: the first iterations and the last one, and its results."""
+        """Check a loop: the first three iterations, the last one, and the results.
+
+        ``cover`` is updated. Carried buffers alternate between two buffers, so the
+        parity of the last iteration tells which one has the results. A loop with a
+        predicate may not run at all: its results are then the initial values.
+        """
         before, first_number = cover.copy(), self.number
         last_iteration = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
         iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last_iteration]
@@ -254,13 +271,17 @@ class _Verifier:
         for s in loop.slices:
             self.all_iterations(loop, s.buffer, cover)
         if loop.predicate is not None:
-            # It may not have run at all.
             for c in loop.carries:
                 self.note_written(c.result, before)
             cover.assign(cover.merged(before))
 
     def locate_iteration(self, loop: Loop, iteration: int) -> None:
-        """Set where the slices and carried buffers lie in an iteration."""
+        """Set where the slices and carried buffers lie in an iteration.
+
+        An iteration reads the carry where the one before has written it: ``initial``,
+        then ``first`` and ``second`` in turn. A slice moves by ``stride`` bytes. Fails
+        if a buffer does not fit where it lies.
+        """
         for c in loop.carries:
             pair = (c.first, c.second)
             source = c.initial if not iteration else pair[(iteration - 1) % 2]
@@ -289,9 +310,11 @@ class _Verifier:
             )
 
     def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Extend the part of a slice that checked iterations wrote to all iterations.
+        """Record the slices of all iterations as written, if the checked ones are.
 
-        ``number`` is the slice's buffer.
+        ``number`` is the slice's buffer. Only some iterations are checked, so the
+        slices of the others are assumed to be written if those of the first iterations
+        are whole.
         """
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
@@ -309,7 +332,10 @@ class _Verifier:
     # Buffers.
 
     def location(self, number: int) -> _Location:
-        """Where the memory of buffer ``number`` is now."""
+        """Return where buffer ``number`` lies now.
+
+        Fails for a slice or carried buffer outside of its loop.
+        """
         if number in self.locations:
             return self.locations[number]
         b = self.buffers[number]
@@ -342,7 +368,11 @@ class _Verifier:
     # Calls.
 
     def call(self, call: KernelCall, cover: Coverage) -> None:
-        """Check a kernel call: its arguments, footprint and accesses."""
+        """Check a kernel call: its arguments, footprint and accesses.
+
+        A library call that is no matrix product has no footprint: it is checked by
+        whole buffers.
+        """
         self.report.calls += 1
         kernel = self.kernels[call.kernel]
         if len(call.arguments) != len(kernel.parameters):
@@ -356,7 +386,7 @@ class _Verifier:
         self.check_no_overlap(call, cover)
         if isinstance(kernel, LibraryKernel):
             accesses = product_footprint(kernel, call)
-            if accesses is None:  # no rule: whole operands are assumed
+            if accesses is None:
                 self.library(call, cover)
                 return
         else:
@@ -376,9 +406,10 @@ class _Verifier:
         self.check_accesses(kernel, call, accesses, cover)
 
     def shared(self, call: KernelCall) -> list[Shared]:
-        """The groups of arguments that lie in the same buffer.
+        """Return the groups of several arguments that lie in the same buffer.
 
-        A group has the number of each argument, and its bytes after the group's first.
+        A group has pairs: the number of the argument, and its distance in bytes from
+        the group's first argument.
         """
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, argument in enumerate(call.arguments):
@@ -393,7 +424,11 @@ class _Verifier:
         ]
 
     def library(self, call: KernelCall, cover: Coverage) -> None:
-        """Check a library call, whose accesses the plan declares."""
+        """Check a library call by the buffers that the plan says it reads and writes.
+
+        Something of what it reads must have been written; all of what it writes counts
+        as written.
+        """
         for number in call.reads:
             location = self.location(number)
             if location.bytes and location.buffer not in cover.perhaps:
@@ -420,7 +455,10 @@ class _Verifier:
                     self.fail(f"{x}, which it writes, and {y} share memory", call)
 
     def operand(self, call: KernelCall, k: int, parameter: Parameter) -> _Operand:
-        """Argument ``k`` of a call, an array."""
+        """Describe argument ``k`` of a call, an array.
+
+        Scratch memory ends where the next scratch argument begins.
+        """
         argument = call.arguments[k]
         name = parameter.name
         size = BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
@@ -443,7 +481,11 @@ class _Verifier:
         accesses: Footprint,
         cover: Coverage,
     ) -> None:
-        """Checks the accesses of a kernel call; updates ``cover`` by its writes."""
+        """Check the accesses of a kernel call, and update ``cover`` by its writes.
+
+        They must be inside the buffers, aligned, and read only what has been written;
+        inputs must not be written unless they are donated.
+        """
         writes: list[_Write] = []
         stored: dict[int, Intervals] = {}
         loads: list[tuple[_Operand, AccessSet]] = []
@@ -457,7 +499,7 @@ class _Verifier:
             for part in parts:
                 self.check_inside(part, operand, call)
             buffer = operand.buffer
-            if buffer < 0:
+            if buffer < 0:  # scratch memory
                 continue
             for part in parts:
                 self.check_aligned(part, operand, call)
@@ -494,7 +536,11 @@ class _Verifier:
         writes: Sequence[_Write],
         call: KernelCall,
     ) -> None:
-        """Check that a product writes over nothing it reads, except its addend."""
+        """Check that a product does not overwrite what it reads, except its addend.
+
+        ``read`` are the bytes that it reads of ``operand``. The result may have exactly
+        the memory of the matrix that is added.
+        """
         for write in writes:
             written = write.bytes
             is_same_buffer = write.buffer == operand.buffer
@@ -516,6 +562,7 @@ class _Verifier:
     ) -> None:
         """Check that all elements of ``part`` are inside the operand's buffer."""
         (low, high), offset, size = operand.span, operand.offset, operand.size
+        # The elements that exist, counted from the pointer.
         first, last = -((offset - low) // size), (high - offset) // size - 1
         for reach in part.reaches:
             if first <= reach.low and reach.high <= last:
@@ -531,8 +578,8 @@ class _Verifier:
     def check_aligned(
         self, part: AccessSet, operand: _Operand, call: KernelCall
     ) -> None:
-        """Check that vector accesses of an operand are aligned."""
-        # Memory is aligned where the lowest element of it lies.
+        """Check that vector accesses of an operand are aligned, to at most 16 bytes."""
+        # The lowest byte of a buffer's memory is aligned.
         start = operand.begin - self.location(operand.buffer).span[0]
         for reach in part.reaches:
             if reach.lanes == 1:
@@ -555,10 +602,11 @@ class _Verifier:
         call: KernelCall,
         cover: Coverage,
     ) -> None:
-        """Check that what is loaded was written, by earlier steps or by this one.
+        """Check that all bytes loaded were written, by earlier steps or by this call.
 
-        ``part`` are the loads of ``operand``, and ``stored_here`` is what the call
-        itself writes of its buffer.
+        ``part`` are the loads of ``operand``, and ``stored_here`` the bytes that the
+        call itself stores in this buffer. Fails if bytes that are surely loaded cannot
+        have been written; adds a claim to the report if they may not have been.
         """
         buffer, name = operand.buffer, operand.name
         label = self.buffers[buffer].label
@@ -566,7 +614,6 @@ class _Verifier:
         perhaps = cover.perhaps.get(buffer, NOTHING)
         missing = perhaps.joined(stored_here).missing(known) if known else None
         if missing is not None:
-            # What the call writes itself it may read.
             self.fail(
                 f"bytes {missing[0]} to {missing[1]} of {label} are read as {name}, "
                 "and no step before has written them",

@@ -26,7 +26,10 @@ class ProofCounts:
     reasons: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, compiled: CompiledProgram, report: Report) -> None:
-        """Count a plan; run it if ``report`` has something unproved."""
+        """Count a plan as proved; if ``report`` has unproved claims, run it first.
+
+        The target's runner runs it with checked memory, unless it is too large.
+        """
         if not report.unproved:
             self.proved += 1
             return
@@ -39,6 +42,7 @@ class ProofCounts:
 
     @override
     def __str__(self) -> str:
+        """Return the counts as text."""
         return f"{self.proved} proved, {self.run} run, {self.unproved} unproved"
 
 

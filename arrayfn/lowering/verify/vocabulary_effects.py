@@ -35,22 +35,23 @@ class Call:
     state: State
 
     def value(self, k: int) -> Value:
-        """The value of argument ``k``."""
+        """Evaluate argument ``k``, and record its accesses."""
         return self.interpreter.evaluate(self.node.args[k], self.state)
 
     def number(self, k: int) -> Number:
-        """The value of argument ``k``, an integer."""
+        """Evaluate argument ``k`` as an integer."""
         return self.interpreter.number(self.node.args[k], self.state)
 
     def truth(self, k: int) -> Truth:
-        """The value of argument ``k``, a condition."""
+        """Evaluate argument ``k`` as a condition."""
         return self.interpreter.truth(self.node.args[k], self.state)
 
     def record(self, text: str) -> None:
-        """Record an access, given as ``"0 load 4 aligned"``.
+        """Record an access that ``text`` describes, such as ``"0 load 4 aligned"``.
 
-        This is the number of the array argument (the index follows it), the kind, the
-        number of elements, and whether the first must be aligned to that number.
+        The words are: the number of the array argument, which the index argument
+        follows; the kind of access; the number of elements; and optionally that the
+        index must be a multiple of this number.
         """
         k, kind, width, *aligned = text.split()
         assert kind in ("load", "store", "add")
@@ -71,12 +72,12 @@ Effect = Callable[[Call], Value]
 def _accesses(*texts: str) -> Effect:
     """Make an effect that records accesses.
 
-    ``texts`` are those of ``Call.record``, in which ``n`` stands for the function's
-    vector width and ``nn`` for its square.
+    ``texts`` are descriptions for ``Call.record``, in which ``n`` stands for the
+    function's vector width and ``nn`` for its square.
     """
 
     def effect(c: Call) -> Value:
-        """Record the accesses of a call; what it returns depends on data."""
+        """Record the accesses of a call; the result is Data."""
         n = c.function.lanes
         for text in texts:
             c.record(text.replace("nn", str(n * n)).replace("n", str(n)))
@@ -86,13 +87,17 @@ def _accesses(*texts: str) -> Effect:
 
 
 def _array_of_block_or_thread(c: Call) -> Value:
-    """An array in shared memory or registers; the last argument is its size."""
+    """Return a new array in shared memory or registers, of the last argument's size."""
     name = f"{c.function.name} of line {c.node.lineno}"
     return Memory(name, c.function.dtype, Number(0), c.number(-1))
 
 
 def _cp_async(c: Call) -> Value:
-    """Record a copy into shared memory, made if its last argument holds."""
+    """Record ``cp_async(array, at, shared, place, live)``.
+
+    It writes to shared memory in any case: the elements of ``array`` if ``live`` holds,
+    else zeros.
+    """
     c.record(f"2 store {c.function.lanes}")
     yes, _ = c.state.split(c.truth(4))
     for part in yes:
@@ -108,7 +113,7 @@ def _bulk_copy(c: Call) -> Value:
 
 
 def _subarray(c: Call) -> Value:
-    """The memory of the first argument from an index on."""
+    """Return the memory of argument 0 from the index on that argument 1 gives."""
     memory = c.value(0)
     if not isinstance(memory, Memory):
         return Data()
@@ -122,7 +127,7 @@ def _barrier(c: Call) -> Value:
 
 
 def _shuffle(c: Call) -> Value:
-    """The value of another lane, which has the same bounds."""
+    """Return the value of another lane: an unknown number with the same bounds."""
     value = c.value(0)
     if isinstance(value, Number):
         return c.state.unknown(*c.state.extremes(value))
