@@ -186,7 +186,7 @@ def with_dependent_launch(ptx: str) -> str:
 
     The wait is the first instruction, unless the kernel has one elsewhere. Loads lose
     the modifier ``.nc``: it promises that nothing writes the memory while the kernel
-    runs, but the kernels that it waits for do. Loads with ``.nc`` returned older values.
+    runs, but earlier kernels may. Loads with ``.nc`` returned older values.
 
     >>> print(with_dependent_launch(".visible .entry kernel()\n{\n\tret;\n}"))
     .visible .entry kernel()
