@@ -49,7 +49,7 @@ class CudaBackend:
         self.name = f"cuda:{number}" if number else "cuda"
 
     def info(self) -> BackendInfo:
-        """The backend's requirements, and which of them this machine lacks."""
+        """Describe the backend: its requirements, and what this machine lacks."""
         return BackendInfo(
             self.name,
             "kernels through NVVM, and NVIDIA's libraries, on an NVIDIA GPU",

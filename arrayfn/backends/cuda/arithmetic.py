@@ -49,16 +49,19 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        """Emit the exact remainder of x / y, with the sign of x."""
         # NVPTX's frem is not exact for large quotients.
         return self._libdevice("fmod", x, y)
 
     @override
     def negate(self, x: LLVMValue) -> LLVMValue:
+        """Emit -x."""
         # NVVM's dialect has no fneg. -0.0 - x is -x for all x, zeros included.
         return self.constant(x.dtype, -0.0) - x
 
     @override
     def abs(self, x: LLVMValue) -> LLVMValue:
+        """Emit the absolute value of a float, by clearing its sign bit."""
         f = FORMATS[x.dtype]
         return self.reinterpret(
             self.reinterpret(x, f.integer) & f.magnitude_mask, x.dtype
@@ -66,11 +69,13 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def rint(self, x: LLVMValue) -> LLVMValue:
+        """Emit x rounded to an integer, to even if it is halfway between two."""
         # NVVM lacks the intrinsic.
         return self._libdevice("rint", x)
 
     @override
     def trunc(self, x: LLVMValue) -> LLVMValue:
+        """Emit x rounded to an integer towards 0."""
         # Before CUDA 13.1 NVVM lacks the intrinsic.
         return self._libdevice("trunc", x)
 

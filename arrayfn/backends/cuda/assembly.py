@@ -54,6 +54,7 @@ def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
     """Decorate a function to register it as the emitter of ``kinds``."""
 
     def registered(emitter: Emitter) -> Emitter:
+        """Register ``emitter``, and return it."""
         EMITTERS.update(dict.fromkeys(kinds, emitter))
         return emitter
 

@@ -434,13 +434,14 @@ def on(device: Device) -> Generator[None, None, None]:
 def per_device(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Decorate ``function`` to cache its results by the thread's GPU and arguments."""
 
-    # ``number``, of the GPU, is only a key of the cache.
     @cache
     def cached(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call ``function``; the GPU's ``number`` is only a part of the cache's key."""
         return function(*args, **kwargs)
 
     @wraps(function)
     def on_current_gpu(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return the cached result for this thread's GPU and the arguments."""
         return cached(current_number(), *args, **kwargs)
 
     return on_current_gpu

@@ -39,7 +39,10 @@ class LoadedKernel:
     __slots__ = ("__weakref__", "function")
 
     def __init__(self, module: int, function: int) -> None:
-        """``function`` is the handle of the kernel in ``module``, a CUmodule."""
+        """Own ``module``, a CUmodule, for its kernel ``function``, a CUfunction.
+
+        When this object is dropped, the module is appended to ``_unused``.
+        """
         self.function = function
         # Not __del__, during which another thread could revive the object.
         finalize(self, _unused.append, (device(), module)).atexit = False

@@ -162,6 +162,7 @@ def _graph(run: Run, count: int) -> int:
     """
 
     def enqueue(stream: int) -> None:
+        """Enqueue all calls on ``stream``, which is being captured."""
         for _ in range(count):
             run(stream)
 

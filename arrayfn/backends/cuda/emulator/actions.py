@@ -26,6 +26,7 @@ def emulates(*kinds: str) -> Callable[[Action], Action]:
     """Decorate a function to register it as the action of ``kinds``."""
 
     def registered(action: Action) -> Action:
+        """Register ``action``, and return it."""
         ACTIONS.update(dict.fromkeys(kinds, action))
         return action
 

@@ -29,7 +29,7 @@ class _Call:
     """
 
     def __init__(self, dtype: str, arguments: Arguments) -> None:
-        """``dtype`` is the short name of the matrices' dtype, as "f32"."""
+        """Keep the ``arguments`` of a call on matrices of ``dtype``, as "f32"."""
         self.arguments = arguments
         self.dtype = BY_SHORT_NAME[dtype]
         self.lapack: Any = importlib.import_module("scipy.linalg.lapack")

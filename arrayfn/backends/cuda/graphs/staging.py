@@ -95,7 +95,7 @@ class Staging:
         results: Sequence[StagedBuffer],
         arena: int,
     ) -> None:
-        """``arena`` is the size of the temporaries in bytes; nothing is allocated."""
+        """Prepare without allocating; ``arena`` is the size of temporaries in bytes."""
         self._arguments = arguments
         self._results = results
         self._arena = arena

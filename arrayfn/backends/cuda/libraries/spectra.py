@@ -164,10 +164,11 @@ class _Svd:
     """
 
     def __init__(self, dtype: str, integers: Mapping[str, int]) -> None:
-        """``integers`` has ``rows``, ``columns``, the number of ``matrices`` and flags.
+        """Read the ``integers`` of a call.
 
-        The flags are ``vectors``, whether U and V are computed, and ``full``, whether
-        both are square.
+        They are ``rows``, ``columns``, the number of ``matrices``, and two flags:
+        ``vectors``, whether U and V are computed, and ``full``, whether both are
+        square.
         """
         self.element = element = Element(dtype)
         self.rows, self.columns = m, n = integers["rows"], integers["columns"]
