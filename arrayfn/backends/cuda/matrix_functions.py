@@ -183,8 +183,8 @@ def _extreme(c: Call) -> Any:
 
 # Selectors of PTX's prmt, which makes a word of bytes of two words. Their bytes are
 # numbered 0 to 7, the first word's 0 to 3, and digit k of the selector, from the right,
-# names byte k of the result. The first pair takes the lower, or upper, halves of both
-# words; the second pair interleaves bytes of the words' lower, or upper, halves.
+# names byte k of the result. The first pair takes the lower, or upper, 16 bits of both
+# words; the second pair interleaves the bytes of the words' lower, or upper, 16 bits.
 _OF_HALVES: Final = 0x5410, 0x7632
 _OF_BYTES: Final = 0x5140, 0x7362
 
@@ -195,7 +195,7 @@ def _transpose(c: Call) -> None:
 
     The matrix is 2x2 with elements of 16 bits, or 4x4 with elements of 8 bits. Each
     register holds one row. Byte permutations combine two registers at a time: for 4x4,
-    first rows 0 and 1, and rows 2 and 3, by bytes; then, as for 2x2, by halves.
+    first rows 0 and 1, and rows 2 and 3, by bytes; then, as for 2x2, by 16 bits.
     """
     b, (tile, at) = c.b, c.args
     words = _pairs(b, tile, at)
