@@ -86,9 +86,10 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts that devices of this process hold."""
+        """The parts that devices of this process hold, in the order of members."""
         sharding, shape = self.sharding, self.shape
         places = devices_of(sharding.mesh)
+        # The last replica_id of each part, by its bounds.
         seen: dict[tuple[tuple[int, int], ...], int] = {}
         shards: list[Shard] = []
         for member in range(sharding.mesh.size):
@@ -152,13 +153,16 @@ class ShardedArray(ArrayOnDevice):
         return ShardedArray(self.type, {k: x.copy() for k, x in self.parts.items()})
 
     def __copy__(self) -> ShardedArray:
+        """Return the array itself, which is immutable."""
         return self
 
     def __deepcopy__(self, memo: Any) -> ShardedArray:
+        """Return the array itself, which is immutable."""
         return self
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the whole array with its sharding, over which it is put again."""
         return put_sharded, (np.asarray(self), self.sharding)
 
     @override

@@ -101,6 +101,7 @@ def save(path: str | Path, x: Any) -> None:
     import json
     import secrets
 
+    # ``agree`` also waits until all processes have called it.
     folder = Path(path)
     name = agree(secrets.token_hex(8), "the beginning of a save")
     if DEVICES.process == 0:

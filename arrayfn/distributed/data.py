@@ -50,7 +50,7 @@ def batches(
         raise ArgumentError(
             f"batches: a batch has 1 to {total} rows, not {size}", user_location()
         )
-    sharding.shard_shape((size, *arrays[0].shape[1:]))
+    sharding.shard_shape((size, *arrays[0].shape[1:]))  # raises ShapeError
     return _batches(arrays, structure, total, size, sharding, seed, epochs)
 
 

@@ -382,7 +382,7 @@ def initialize() -> None:
         processes.rank,
         processes.rank_on_host,
     )
-    shown = sys.excepthook
+    show = sys.excepthook
 
     def end_all(
         kind: type[BaseException],
@@ -390,7 +390,7 @@ def initialize() -> None:
         trace: TracebackType | None,
     ) -> None:
         """Show an uncaught error, and end all processes."""
-        shown(kind, error, trace)
+        show(kind, error, trace)
         processes.end(f"rank {processes.rank} raised {kind.__name__}: {error}")
 
     sys.excepthook = end_all

@@ -69,7 +69,7 @@ A user's function that is defined again in each iteration needs equal kernels ag
 """
 _MAX_UNUSED: Final = 64
 """From so many unused modules on, the next load waits for the GPU and unloads them."""
-forgets(_recent.clear)
+forgets(_recent.clear)  # when the user clears all caches
 
 
 @cache

@@ -45,6 +45,11 @@ class Context:
     """
 
     def __init__(self, number: int) -> None:
+        """Open the GPU: load the driver, make the context current, create the stream.
+
+        If the disk cache has no kernels, numba-cuda is imported in a thread meanwhile.
+        Raises BackendError without a driver.
+        """
         try:
             self.library = ctypes.PyDLL("libcuda.so.1")
         except OSError:
@@ -56,12 +61,12 @@ class Context:
         if object_cache().is_empty():
             threading.Thread(target=_import_compiler).start()
         self.check(self.waiting.cuInit(0))
-        found = ctypes.c_int()
-        self.check(self.library.cuDeviceGet(ctypes.byref(found), number))
+        handle = ctypes.c_int()  # a CUdevice
+        self.check(self.library.cuDeviceGet(ctypes.byref(handle), number))
         context = ctypes.c_void_p()
-        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
+        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
         self.context = int(context.value or 0)
-        self.number = found.value
+        self.number = handle.value
         self.make_current()
         self.arch = (
             self.attribute(_ATTRIBUTE_MAJOR),

@@ -144,6 +144,7 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the array as a NumPy array, which is unpickled on the current GPU."""
         return device_put, (np.asarray(self),)
 
     @property
@@ -268,6 +269,7 @@ class DeviceArray(ArrayOnDevice):
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's (device type, device number) of the array's GPU."""
         return dlpack.CUDA, self.gpu.number
 
     def __dlpack__(
@@ -316,6 +318,8 @@ class Borrowed:
         self._owner = owner  # dropped after __del__, which waits
         self._gpu = device()
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._gpu.synchronize()

@@ -54,6 +54,10 @@ class Device(Context):
     watch: Callable[[], Callable[[], None]] | None = None
 
     def __init__(self, number: int = 0) -> None:
+        """Open the GPU of this number, with a memory pool and an allocator.
+
+        Also allocates the page-locked buffer for small results.
+        """
         super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)

@@ -111,7 +111,8 @@ class EncodedPlan:
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
         self._partial_plan = self.plan.variant(self._steps)
-        # A GPU's queue may be full until another member's thread has enqueued its part.
+        # A GPU's queue may be full until another member's thread has enqueued its part,
+        # so that thread must be able to run meanwhile.
         self._run = runner.runner(with_gil=not self.has_collectives)
 
     @property
@@ -222,6 +223,8 @@ class EncodedPlan:
             self._loop_memory[key] = self._gpu.allocate(nbytes)
         return self._loop_memory[key]
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for pointer in self._loop_memory.values():
@@ -308,11 +311,11 @@ class EncodedPlan:
         integers = np.array([a for a in step.arguments if isinstance(a, int)], np.int64)
         self._kept.append(integers)
         pointers: list[int] = []
-        taken = 0
+        next_integer = 0
         for argument in step.arguments:
             if isinstance(argument, int):
-                pointers.append(integers.ctypes.data + 8 * taken)
-                taken += 1
+                pointers.append(integers.ctypes.data + 8 * next_integer)
+                next_integer += 1
             else:
                 pointers.append(self._slot(argument))
         parameters = np.array(pointers, np.int64)
@@ -455,7 +458,7 @@ def _raise_status(status: int) -> None:
     """
     code, stage = status >> 8, status & 255
     if stage == StepKind.PRODUCT + 1:
-        cublas.library().check(code)
+        cublas.library().check(code)  # raises
     what = StepKind(stage - 1).name.lower() if stage else "context"
     device().check(code, f"in {what}")
 

@@ -83,11 +83,16 @@ class Pool:
     """
 
     def __init__(self, library: Any, check: Callable[[int], None], number: int) -> None:
+        """Create a pool on GPU ``number``.
+
+        ``library`` has the driver's functions; ``check`` raises for an error status.
+        """
         self._library, self._check = library, check
         properties = _Properties(*_PINNED_ON_DEVICE, number)
         pool = ctypes.c_void_p()
         check(library.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(properties)))
-        # Freed memory stays in the pool, for the next array.
+        # Freed memory stays in the pool, for the next array: the pool returns it to the
+        # GPU only above this number of bytes.
         keep = ctypes.c_uint64(2**64 - 1)
         check(
             library.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, ctypes.byref(keep))

@@ -57,7 +57,10 @@ class StepAccesses:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """``count`` encoded steps from ``first`` on, launched by one call of the runner."""
+    """A run of native steps, which one call of the native runner launches.
+
+    It is ``count`` steps of an ``EncodedPlan``, from the one of number ``first`` on.
+    """
 
     first: int
     count: int

@@ -84,7 +84,12 @@ class TimedDispatch(Dispatch):
         outputs: Sequence[int],
         addresses: Any,
     ) -> None:
-        self.is_single = False
+        """Prepare to launch the plan directly, without graphs.
+
+        ``addresses`` is the ctypes array of all buffers' addresses. ``inputs`` and
+        ``outputs`` are not used.
+        """
+        self.is_single = False  # so there is no native call entry
         self._encoded = EncodedPlan(compiled, len(compiled.plan.buffers))
         self._events = events
         numbers = step_numbers(self._encoded.nodes, compiled.plan.steps)
@@ -161,8 +166,8 @@ class Events:
 
     def __init__(self) -> None:
         self.times: dict[int, tuple[int, float]] = {}
-        self._recorded: list[tuple[int, ctypes.c_void_p]] = []
-        self._free: list[ctypes.c_void_p] = []
+        self._recorded: list[tuple[int, ctypes.c_void_p]] = []  # (step, event)
+        self._free: list[ctypes.c_void_p] = []  # events to record again
 
     def begin(self) -> None:
         """Read earlier events, and record an event before a plan's first step."""

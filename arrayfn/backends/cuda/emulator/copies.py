@@ -135,6 +135,7 @@ def _transpose(thread: Any, f: DeviceFunction, tile: Any, at: int) -> None:
     """Transpose the square matrix of ``f.lanes`` rows at ``tile[at]`` in place."""
     n = f.lanes
     values = _read(tile, at, n * n)
+    # Element k of the result is in row k // n and column k % n.
     _write(tile, at, (values[k % n * n + k // n] for k in range(n * n)))
 
 

@@ -106,6 +106,8 @@ class CapturedGraph:
         self.handle = handle
         self._executable = 0
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             if self._executable:

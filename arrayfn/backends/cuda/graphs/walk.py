@@ -48,7 +48,8 @@ class Walk:
     def __init__(self, encoded: EncodedPlan, addresses: Any) -> None:
         self.encoded = encoded
         self.addresses = addresses
-        self._enqueued: set[object] = set()  # nodes of a plan with collectives
+        # In a plan with collectives, keys of the nodes that were enqueued before.
+        self._enqueued: set[object] = set()
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
         """Enqueue ``nodes`` on ``stream``.
@@ -286,8 +287,8 @@ class CapturingWalk(Walk):
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
         counter = self.encoded.loop_memory(node, 0, _COUNTER_BYTES)
-        # ``size`` is the bytes from the first to the last slice of an iteration of the
-        # WHILE node.
+        # ``size`` is the bytes from the lowest to the highest slice of an iteration of
+        # the WHILE node (``for size in [...]`` only names the value).
         copies = [
             _SliceCopy(
                 self.encoded.loop_memory(node, 1 + k, size),

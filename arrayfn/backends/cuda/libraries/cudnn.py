@@ -44,7 +44,10 @@ def handle() -> Any:
 
 
 def new_graph(data: Any, compute: Any) -> Any:
-    """Make an empty graph for arrays of dtype ``data``, computed in ``compute``."""
+    """Make an empty graph for arrays of dtype ``data``, computed in ``compute``.
+
+    Both are cuDNN's ``data_type``s.
+    """
     return library().pygraph(
         io_data_type=data,
         intermediate_data_type=compute,

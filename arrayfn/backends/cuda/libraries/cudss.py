@@ -126,7 +126,7 @@ class _FactorCache:
         self._is_deterministic = is_deterministic
         self._known: deque[_Factors] = deque(maxlen=_CACHED_FACTORS)
         self._lock = threading.Lock()
-        forgets(self._known.clear)
+        forgets(self._known.clear)  # when the user clears all caches
 
     def solve(
         self,
@@ -210,6 +210,8 @@ class _Factors:
         self._factor(_ANALYSIS, _FACTORIZATION)
         self.is_singular = self._is_singular()
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._gpu.make_current()
