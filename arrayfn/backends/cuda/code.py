@@ -212,12 +212,12 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
     keys = {kernel.name: kernel_key(kernel, gpu.arch) for kernel in kernels}
     by_key = {keys[kernel.name]: kernel for kernel in kernels}
     with _LOCK:
-        held: dict[str, LoadedKernel] = {}
+        loaded_by_key: dict[str, LoadedKernel] = {}
         units: dict[str, Unit] = {}
         for key, kernel in by_key.items():
             known = _loaded.get((current_number(), key))
             if known is not None:
-                held[key] = known
+                loaded_by_key[key] = known
             else:
                 prepare = partial(_compilation, kernel, gpu.arch)
                 units[key] = Unit(key, (ENTRY,), prepare)
@@ -228,6 +228,6 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
             # A kernel that uses the L1 cache gets no more shared memory than it needs.
             blocks = kernel.blocks_per_multiprocessor if kernel.cached else 0
             loaded = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
-            held[key] = _loaded[current_number(), key] = loaded
+            loaded_by_key[key] = _loaded[current_number(), key] = loaded
             _recent.append(loaded)
-        return {name: held[key] for name, key in keys.items()}
+        return {name: loaded_by_key[key] for name, key in keys.items()}

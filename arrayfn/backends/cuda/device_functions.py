@@ -332,8 +332,10 @@ def _dsmem_store(c: Call) -> None:
 
     def of_peer(pointer: Any) -> Any:
         """Emit the other block's address of what is at ``pointer`` in this block."""
-        own = [shared_address(b, pointer), rank]
-        return assembly(b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", own, I32)
+        arguments = [shared_address(b, pointer), rank]
+        return assembly(
+            b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", arguments, I32
+        )
 
     address, mbarrier = of_peer(b.gep(array, [at])), of_peer(b.gep(mbarriers, [k]))
     parts = [value]

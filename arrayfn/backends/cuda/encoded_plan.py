@@ -395,28 +395,28 @@ class EncodedPlan:
             offsets.append(self._location(x)[1] - lowest)
             # A loop's slice begins at its offset plus multiples of its stride.
             offsets += self._slice_steps.get(x.buffer, ())
-        made = cublas.library().product(kernel.provider, values, offsets)
-        self._kept.append(made)
+        product = cublas.library().product(kernel.provider, values, offsets)
+        self._kept.append(product)
         # cuBLASLt's matrices are column-major, so it computes C^T = B^T A^T: its first
         # operand is b.
-        second, first, addend, result = made.layouts
+        second, first, addend, result = product.layouts
         return runner.Product(
             kind=StepKind.PRODUCT,
-            handle=made.handle,
-            operation=made.operation,
-            alpha=made.alpha,
+            handle=product.handle,
+            operation=product.operation,
+            alpha=product.alpha,
             a=self._slot(b),
             a_layout=second,
             b=self._slot(a),
             b_layout=first,
-            beta=made.beta,
+            beta=product.beta,
             added=self._slot(added),
             added_layout=addend,
             result=self._slot(c),
             result_layout=result,
-            algorithm=made.algorithm,
-            workspace=made.workspace,
-            workspace_bytes=made.workspace_bytes,
+            algorithm=product.algorithm,
+            workspace=product.workspace,
+            workspace_bytes=product.workspace_bytes,
             bias=self._slot(arrays["bias"]) if "bias" in arrays else 0,
             alpha_slot=self._slot(arrays["alpha"]) if "alpha" in arrays else 0,
         )

@@ -142,11 +142,11 @@ class Executable:
         """
         addresses = self._addresses
         with self._lock:
-            held = self._set_inputs(inputs)
-            if isinstance(held, int):
-                return held
+            copies = self._set_inputs(inputs)
+            if isinstance(copies, int):
+                return copies
             if self._donors is not None:
-                self._point_to_donors(self._donors, inputs, held)
+                self._point_to_donors(self._donors, inputs, copies)
             owners = self._allocate_and_launch()
             pointers = [addresses[number] for number in self._outputs]
             for number in self._outputs:
@@ -155,7 +155,9 @@ class Executable:
         if self._donors is not None:
             for k, donor in enumerate(self._donors):
                 if donor is not None:
-                    array: DeviceArray = held[donor] if donor in held else inputs[donor]
+                    array: DeviceArray = (
+                        copies[donor] if donor in copies else inputs[donor]
+                    )
                     owners[k] = array.take()
         return tuple(
             DeviceArray(type, pointer, owner)
@@ -175,18 +177,18 @@ class Executable:
         if len(inputs) != len(types):
             return 1
         addresses, numbers = self._addresses, self._inputs
-        held: dict[int, DeviceArray] = {}
+        copies: dict[int, DeviceArray] = {}
         for n, x in enumerate(inputs):
             if type(x) is not DeviceArray or x.__arrayfn_type__ is not types[n]:
                 fitting = self._input_on_gpu(x, n)
                 if fitting is None:
                     return n + 1
-                held[n] = fitting
+                copies[n] = fitting
                 addresses[numbers[n]] = fitting.address()
             else:
                 # A donated array has pointer 0, and ``address()`` raises.
                 addresses[numbers[n]] = x.pointer or x.address()
-        return held
+        return copies
 
     def _input_on_gpu(self, x: Any, number: int) -> DeviceArray | None:
         """Return ``x``, which is input ``number``, as an array on this plan's GPU.
@@ -221,13 +223,13 @@ class Executable:
         self,
         donors: Sequence[int | None],
         inputs: Sequence[Any],
-        held: dict[int, DeviceArray],
+        copies: dict[int, DeviceArray],
     ) -> None:
         """Set the addresses of results that overwrite donated inputs to the inputs'.
 
         ``donors`` has for each result the number of its donated input, or None.
-        ``held`` has arrays that stand for ``inputs``, by number. Raises ArgumentError
-        if another argument or another library uses a donated input's memory.
+        ``copies`` are those of ``_set_inputs``. Raises ArgumentError if another
+        argument or another library uses a donated input's memory.
         """
         used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
@@ -240,7 +242,7 @@ class Executable:
                     "pass a copy of it",
                     user_location(),
                 )
-            array: DeviceArray = held[donor] if donor in held else inputs[donor]
+            array: DeviceArray = copies[donor] if donor in copies else inputs[donor]
             if array.shared:
                 raise ArgumentError(
                     f"argument {donor} is donated, but another library has its memory "

@@ -201,8 +201,8 @@ def _publish(c: Call) -> None:
     address = _flag_address(c, flag_buffer, at)
     for k, part in enumerate(_value_words(b, value)):
         word = b.or_(launch, b.zext(part, I64))
-        own = [b.add(address, I64(8 * k)), word]
-        assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", own)
+        arguments = [b.add(address, I64(8 * k)), word]
+        assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", arguments)
 
 
 @emits("wait_for")
@@ -214,8 +214,8 @@ def _wait_for(c: Call) -> Any:
 
     def read(k: int) -> Any:
         """Emit a wait for word ``k`` of the slot; return its 32 bits of the value."""
-        own = [b.add(address, I64(8 * k)), launch]
-        return assembly(b, _WAIT_FOR, "=r,l,r", own, I32)
+        arguments = [b.add(address, I64(8 * k)), launch]
+        return assembly(b, _WAIT_FOR, "=r,l,r", arguments, I32)
 
     return _value_of_words(b, c.dtype, read)
 
@@ -237,8 +237,8 @@ def _wait_for_many(c: Call) -> None:
         loaded: list[tuple[Any, Any]] = []
         for k, part in enumerate(_value_words(b, b.load(register))):
             word_address = b.add(address, I64(8 * k))
-            own = [part, launch, word_address, at, end]
-            word = assembly(b, _LOAD_IF_THERE, "=&l,r,r,l,l,l", own, I64)
+            arguments = [part, launch, word_address, at, end]
+            word = assembly(b, _LOAD_IF_THERE, "=&l,r,r,l,l,l", arguments, I64)
             loaded.append((word, word_address))
         all_loaded.append((register, loaded))
         at = b.add(at, step)

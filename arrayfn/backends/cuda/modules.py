@@ -70,9 +70,9 @@ def load(
     # a collective that is running.
     gpu.check(gpu.library.cuFuncLoad(function))
     if shared:
-        whole = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
-        used = blocks * (shared + _other_shared_bytes(function)) or whole
-        carveout = min(100, -(-100 * used // whole))  # in percent, rounded up
+        available = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
+        needed = blocks * (shared + _other_shared_bytes(function)) or available
+        carveout = min(100, -(-100 * needed // available))  # in percent, rounded up
         for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, carveout)):
             status = gpu.library.cuFuncSetAttribute(function, attribute, value)
             gpu.check(status, f"for {shared:,} bytes of shared memory")
@@ -96,11 +96,12 @@ def _other_shared_bytes(function: ctypes.c_void_p) -> int:
 
 
 def unload_unused(minimum: int = 1) -> None:
-    """Unload this thread's GPU's unused modules, if there are ``minimum`` or more.
+    """Unload the unused modules of this thread's GPU.
 
-    Waits first until all enqueued work has run, since their kernels may be part of it.
-    Graphs hold their kernels, so none of them refers to an unused module. Does nothing
-    while a graph is captured.
+    Does nothing if all GPUs together have fewer than ``minimum`` unused modules, or
+    while a graph is captured. Waits first until all enqueued work has run, since it may
+    include kernels of these modules. Graphs keep their kernels loaded, so no graph
+    refers to an unused module.
     """
     if len(_unused) < minimum:
         return
@@ -113,11 +114,11 @@ def unload_unused(minimum: int = 1) -> None:
         unused = [_unused.popleft() for _ in range(len(_unused))]
         gpu.synchronize()
         gpu.make_current()
-        for where, module in unused:
-            if where is gpu:
+        for module_gpu, module in unused:
+            if module_gpu is gpu:
                 gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))
             else:
-                _unused.append((where, module))
+                _unused.append((module_gpu, module))
     finally:
         gpu.capture_lock.release()
 

@@ -18,11 +18,11 @@ def config() -> GpuConfig:
 
     GPUs before Hopper have no clusters: their ``max_cluster`` is 0.
     """
-    here = device()
-    cluster = GPU.max_cluster if here.arch >= HOPPER else 0
+    gpu = device()
+    cluster = GPU.max_cluster if gpu.arch >= HOPPER else 0
     return replace(
         GPU,
-        multiprocessors=here.multiprocessors,
+        multiprocessors=gpu.multiprocessors,
         max_cluster=cluster,
         choose_convolution=choose_algorithm,
     )

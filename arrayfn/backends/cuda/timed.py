@@ -109,10 +109,10 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
     them have.
     """
     known = {id(step): number for number, step in numbered(steps)}
-    found: dict[object, int] = {}
+    numbers: dict[object, int] = {}
 
     def pair(nodes: Sequence[Node], steps: Sequence[Step]) -> None:
-        """Add to ``found`` the numbers of ``steps``, from which ``nodes`` were made."""
+        """Add the numbers of ``steps`` by ``nodes``, which were made from them."""
         # Kernel calls without items have no node.
         launched = [s for s in steps if not isinstance(s, KernelCall) or s.items]
         for node, step in zip(one_by_one(nodes), launched, strict=True):
@@ -123,10 +123,10 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
                 ):
                     pair(inner, block)
             else:
-                found[_key(node)] = known[id(step)]
+                numbers[_key(node)] = known[id(step)]
 
     pair(nodes, steps)
-    return found
+    return numbers
 
 
 def _key(node: NativeRun | HostCall) -> object:

@@ -86,14 +86,15 @@ def measure(
     # The fastest few, in the order of ``runs``.
     candidates = sorted(sorted(candidates, key=first.__getitem__)[:CANDIDATES])
     if best >= LONG_SECONDS:
+        # Even the fastest run is long, so one more call of each is enough.
         again = time_in_rounds(runs, candidates, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
-    best = min(found.values())
-    finalists = [k for k, t in found.items() if t <= FINALIST_RATIO * best]
-    finalists = sorted(sorted(finalists, key=found.__getitem__)[:FINALISTS])
+    medians = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
+    best = min(medians.values())
+    finalists = [k for k, t in medians.items() if t <= FINALIST_RATIO * best]
+    finalists = sorted(sorted(finalists, key=medians.__getitem__)[:FINALISTS])
     if len(finalists) == 1:
-        return {k: found[k] for k in finalists}
+        return {k: medians[k] for k in finalists}
     seconds = ROUND_SECONDS if best < HEATING_SECONDS else HOT_ROUND_SECONDS
     rounds = int(FINAL_BUDGET / max(seconds, sets * best))
     rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
@@ -120,8 +121,8 @@ def time_in_rounds(
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
     for k in numbers:
-        once = _seconds(lambda run=runs[k]: run(device().stream))
-        count = max(1, int(seconds / (sets * once))) * sets
+        per_call = _seconds(lambda run=runs[k]: run(device().stream))
+        count = max(1, int(seconds / (sets * per_call))) * sets
         graphs[k] = _graph(runs[k], count), count
     shuffle = random.Random(0).shuffle
     for number in range(rounds):
@@ -129,12 +130,12 @@ def time_in_rounds(
         shuffle(order)
         for k in order:
             graph, count = graphs[k]
-            took = _seconds(lambda graph=graph: device().launch_graph(graph))
-            times[k].append(took / count)
+            graph_seconds = _seconds(lambda graph=graph: device().launch_graph(graph))
+            times[k].append(graph_seconds / count)
         medians = {k: statistics.median(t) for k, t in times.items()}
         if number + 1 >= CLEAR_ROUNDS:
-            most = drop_ratio * min(medians.values())
-            times = {k: t for k, t in times.items() if medians[k] <= most}
+            bound = drop_ratio * min(medians.values())
+            times = {k: t for k, t in times.items() if medians[k] <= bound}
         if len(times) == 1 and len(numbers) > 1:
             break
     for graph, _ in graphs.values():

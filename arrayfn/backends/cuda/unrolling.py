@@ -67,10 +67,12 @@ def _reachable(block: Any, end: Any) -> list[Any]:
 
     They are in breadth-first order.
     """
-    found = [b for b in _successors(block) if b is not end]
-    for after in found:  # which grows in the loop
-        found += [b for b in _successors(after) if b is not end and b not in found]
-    return found
+    reachable = [b for b in _successors(block) if b is not end]
+    for after in reachable:  # which grows in the loop
+        reachable += [
+            b for b in _successors(after) if b is not end and b not in reachable
+        ]
+    return reachable
 
 
 def _unroll_metadata(module: ir.Module) -> Any:

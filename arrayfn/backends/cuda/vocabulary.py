@@ -181,15 +181,17 @@ def signature_of(
         if constants[-1] is None:
             return None
         kinds[-1] = types.literal(constants[-1])
-    for k, (own, kind) in enumerate(zip(argument_types, kinds, strict=True)):
+    for k, (argument, kind) in enumerate(zip(argument_types, kinds, strict=True)):
         is_index = kind == types.int64 or isinstance(kind, types.IntegerLiteral)
-        if own == kind or (is_index and isinstance(own, types.Integer)):
+        if argument == kind or (is_index and isinstance(argument, types.Integer)):
             continue
-        if not isinstance(own, types.Array) or not isinstance(kind, types.CPointer):
+        if not isinstance(argument, types.Array) or not isinstance(
+            kind, types.CPointer
+        ):
             return None
-        if own.ndim != 1 or own.layout != "C" or own.dtype != kind.dtype:
+        if argument.ndim != 1 or argument.layout != "C" or argument.dtype != kind.dtype:
             return None
-        kinds[k] = own
+        kinds[k] = argument
     return signature(result, *kinds)
 
 

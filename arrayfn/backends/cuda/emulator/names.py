@@ -31,13 +31,13 @@ def unassigned_names(source: str) -> list[str]:
                 known.add(name)
             case _:
                 pass
-    found: list[str] = []
+    reads: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             walk = _Walk(known | {a.arg for a in node.args.args})
             walk.suite(node.body)
-            found += walk.found
-    return found
+            reads += walk.found
+    return reads
 
 
 class _Walk:

@@ -75,10 +75,10 @@ def staged_buffers(
         donor = buffers[number].donor
         root = number if donor is None else inputs[donor]
         results.append(StagedBuffer(number, buffers[number].nbytes, root))
-    most = _MAX_BYTES_OF_MEMBERS if has_collectives else _MAX_BYTES
+    max_bytes = _MAX_BYTES_OF_MEMBERS if has_collectives else _MAX_BYTES
     nbytes = sum(staged.nbytes for staged in (*arguments, *results))
     fits = (
-        nbytes <= most
+        nbytes <= max_bytes
         and arena <= _MAX_TEMPORARY
         and max(len(arguments), len(results)) <= _MAX_BUFFERS
         and all(type.span()[0] == 0 for type in types)

@@ -266,8 +266,8 @@ def _operation(
 
         cuDNN needs two spatial axes; ``fill`` is the integer of those that are added.
         """
-        own = [p[f"{name}{k}"] for k in range(p["axes"])]
-        return [fill] * (2 - len(own)) + own
+        values = [p[f"{name}{k}"] for k in range(p["axes"])]
+        return [fill] * (2 - len(values)) + values
 
     geometry = {
         "pre_padding": along("low", 0),

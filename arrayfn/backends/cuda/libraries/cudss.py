@@ -330,9 +330,11 @@ class _Factors:
 
     def _set(self, parameter: int, value: int) -> None:
         """Set an integer option; ``parameter`` is a cudssConfigParam_t."""
-        held = ctypes.c_int(value)
-        size = ctypes.c_size_t(ctypes.sizeof(held))
-        self._call("cudssConfigSet", self._config, parameter, ctypes.byref(held), size)
+        number = ctypes.c_int(value)
+        size = ctypes.c_size_t(ctypes.sizeof(number))
+        self._call(
+            "cudssConfigSet", self._config, parameter, ctypes.byref(number), size
+        )
 
     def _get(self, parameter: int) -> int:
         """Return an integer result of the last phase.
