@@ -279,6 +279,7 @@ class MpiCommunicator:
         if x.size <= _MAX_REDUCED_WHOLE:
             combined(list(self._gathered(step, x)), out, op)
             return
+        # Each member combines ``share`` elements; zeros fill up the last parts.
         share = -(-x.size // self.size)
         padded = np.zeros(share * self.size, x.dtype)
         padded[: x.size] = x.reshape(-1)

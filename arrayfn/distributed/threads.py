@@ -198,6 +198,7 @@ class ThreadCommunicator:
             self._done(step)
             return
         flat, into = [p.reshape(-1) for p in parts], out.reshape(-1)
+        # Member k combines the elements from ``cuts[k]`` to ``cuts[k + 1]``.
         cuts = [x.size * k // self.size for k in range(self.size + 1)]
         own = slice(cuts[self.rank], cuts[self.rank + 1])
         combined([p[own] for p in flat], into[own], op)

@@ -114,7 +114,7 @@ class CachingAllocator:
         ``owner`` is an object of ``block``. Its destructor then waits for the GPU
         before it frees the memory.
         """
-        self._mark_shared(id(owner))
+        self._mark_shared(id(owner))  # the capsule's address
 
     def clear(self) -> None:
         """Return all idle blocks to the driver."""

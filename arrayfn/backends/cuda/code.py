@@ -156,8 +156,8 @@ def with_neutral_name(kernel: Kernel) -> Kernel:
     """
     text, name = kernel.key, kernel.compiled_name
     if name != ENTRY:
-        # A handwritten kernel keeps its name in its key. Only the ``def`` is renamed:
-        # no other function or variable has the entry's name.
+        # A handwritten kernel keeps its name in its key, so its ``def`` is renamed.
+        # The text may not define anything else that is called ``ENTRY``.
         head = rf"^def {re.escape(name)}\b"
         text = re.sub(head, f"def {ENTRY}", text, count=1, flags=re.MULTILINE)
     return replace(kernel, name=ENTRY, source=text, key=text)

@@ -337,7 +337,7 @@ class Device(Context):
     # Graphs.
 
     def executable_graph(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue(stream)`` enqueues as an executable CUgraphExec."""
+        """Capture the work of ``enqueue(stream)``; return an executable CUgraphExec."""
         graph = self.capture(enqueue)
         try:
             return self.instantiate(graph)
@@ -345,7 +345,7 @@ class Device(Context):
             self.library.cuGraphDestroy(ctypes.c_void_p(graph))
 
     def capture(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue(stream)`` enqueues on its stream as a CUgraph.
+        """Capture the work that ``enqueue(stream)`` enqueues there; return a CUgraph.
 
         One thread at a time captures.
         """

@@ -204,13 +204,13 @@ def _iterations_in_graph(node: LoopNode) -> int:
 
 
 def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
-    """Return how many iterations of a long loop a graph holds and repeats; 0 for all.
+    """Return how many iterations of a long loop a graph holds and repeats.
 
-    ``count`` is the trip count, None if the loop ends by a predicate.
+    ``count`` is the trip count, None if the loop ends by a predicate. The number is
+    even, so that double-buffered carries end in the buffer where they began.
 
-    The number is even, so that double-buffered carries end in the buffer where they
-    began. A loop is unrolled completely if it is short, or calls libraries, some of
-    which synchronize in conditional nodes.
+    The result is 0 for a loop that is not repeated in this way: it has a predicate, is
+    short, or calls libraries, some of which synchronize in conditional nodes.
 
     >>> from arrayfn.backends.cuda.plan_nodes import NativeRun
     >>> unrolled_iterations(20_000, [NativeRun(0, 3)])
@@ -225,6 +225,7 @@ def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
         or calls_host(body)
     ):
         return 0
+    # The largest even number of iterations with so many launches, but at least 2.
     length = max(2, PARTLY_UNROLLED_LAUNCHES // per_iteration // 2 * 2)
     return length if count >= 2 * length else 0
 
@@ -262,13 +263,14 @@ def slices_can_be_copied(
     """
 
     def roots(numbers: Iterable[int]) -> list[int]:
-        """Replace each buffer that overwrites a donated one by its donor."""
+        """Replace each buffer that overwrites a donated input by its ``donor``."""
         donors = ((number, buffers[number].donor) for number in numbers)
         return [number if donor is None else donor for number, donor in donors]
 
     changed = {*roots(written)}
     accessed = changed | {*roots(n for step in loop.body for n in step.reads)}
     sources = roots(s.source for s in loop.slices)
+    # The first condition is for slices that are written, the second for all others.
     return all(
         source not in accessed and sources.count(source) == 1
         if s.buffer in written

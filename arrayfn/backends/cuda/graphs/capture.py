@@ -124,6 +124,8 @@ class ConcurrentCapture:
 
         ``accesses`` is the memory that the step accesses. In the graph it waits for
         earlier steps that access the same memory, if one of the two writes the memory.
+        A step that waits for none depends on what was captured before ``restart``.
+        After ``MAX_STEPS`` steps, all further steps wait for these.
         """
         if len(self._hazards) == MAX_STEPS:
             self.join()

@@ -48,6 +48,11 @@ class Dispatch:
         outputs: Sequence[int],
         addresses: Any,
     ) -> None:
+        """Encode the plan, and choose how each of its segments runs.
+
+        ``addresses`` is the ctypes array of all buffers' addresses, and last the
+        arena's.
+        """
         plan = compiled.plan
         encoded = EncodedPlan(compiled, len(plan.buffers))
         buffers = staged_buffers(

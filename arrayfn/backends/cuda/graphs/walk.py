@@ -258,7 +258,10 @@ class CapturingWalk(Walk):
         steps.add(accesses, partial(self.graph.set_condition, stream, *arguments))
 
     def _switch(self, node: BranchNode, stream: int, steps: ConcurrentCapture) -> None:
-        """Capture ``node`` as a SWITCH node, after ``steps``."""
+        """Capture ``node`` as a SWITCH node, which waits for all ``steps``.
+
+        A kernel sets its condition to the branch's index. Later steps wait for it.
+        """
         handle = self.graph.create_handle(stream)
         index = "i32", self.address(node.branch.index)
         self._set(_Condition(handle, index, len(node.branches) - 1), stream, steps)

@@ -74,8 +74,8 @@ def operator(number: str, integers: Mapping[str, int]) -> Call:
         Each call has its own offset in each array, in elements.
         """
         for offsets in step.offsets_of_calls():
-            moved = zip(addresses, offsets, sizes, strict=True)
-            on_addresses(stream, *(a + at * size for a, at, size in moved))
+            triples = zip(addresses, offsets, sizes, strict=True)
+            on_addresses(stream, *(a + at * size for a, at, size in triples))
 
     def checked(stream: int, *addresses: int) -> None:
         """Enqueue the kernel; before the first time, check it on copies of the arrays.
