@@ -263,7 +263,10 @@ def slices_can_be_copied(
     """
 
     def roots(numbers: Iterable[int]) -> list[int]:
-        """Replace each buffer that overwrites a donated input by its ``donor``."""
+        """Replace each buffer that overwrites a donated input by that input's buffer.
+
+        ``donor`` is the input's number, and inputs are the first buffers.
+        """
         donors = ((number, buffers[number].donor) for number in numbers)
         return [number if donor is None else donor for number, donor in donors]
 

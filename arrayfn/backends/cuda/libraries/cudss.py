@@ -205,6 +205,8 @@ class _Factors:
             None,
             ctypes.c_void_p(self._columns.pointer),
             ctypes.c_void_p(self._values.pointer),
+            # Types of offsets, indices and values; a general matrix, all of it, with
+            # indices from 0.
             *(_INT32, _INT32, self._type, 0, 0, 0),
         )
         self._factor(_ANALYSIS, _FACTORIZATION)
