@@ -40,6 +40,7 @@ def block_size(nbytes: int) -> int:
         return _MIN_BLOCK
     if nbytes > LARGEST_IDLE:
         return nbytes
+    # An eighth of the power of two below ``nbytes``, but at least 512.
     step = 1 << max(9, (nbytes - 1).bit_length() - 4)
     return -(-nbytes // step) * step
 
