@@ -36,16 +36,16 @@ class Shard:
 
 
 class ShardedArray(ArrayOnDevice):
-    """An array distributed over the devices of a mesh.
+    """An immutable array whose parts lie on the devices of a mesh.
 
-    ``device_put(x, sharding)`` and compiled calls return it. It has NumPy's operators
-    and methods, which compute on the devices of the mesh.
+    ``device_put(x, sharding)`` and compiled calls return such arrays. A ShardedArray
+    has NumPy's operators and methods, which compute on the devices of the mesh.
     """
 
     __slots__ = ("__arrayfn_type__", "__weakref__", "parts")
 
     __arrayfn_type__: ArrayType
-    parts: Mapping[int, Any]  # of the members that are in this process
+    parts: Mapping[int, Any]  # by the mesh's member; only those of this process
 
     KIND = "over a mesh"
     CHANGED = "by what is computed on a mesh"
@@ -86,9 +86,10 @@ class ShardedArray(ArrayOnDevice):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts that devices of this process hold."""
+        """The parts that devices of this process hold, in the order of members."""
         sharding, shape = self.sharding, self.shape
         places = devices_of(sharding.mesh)
+        # The last replica_id of each part, by its bounds.
         seen: dict[tuple[tuple[int, int], ...], int] = {}
         shards: list[Shard] = []
         for member in range(sharding.mesh.size):
@@ -101,12 +102,12 @@ class ShardedArray(ArrayOnDevice):
         return shards
 
     def addressable_data(self, index: int) -> Any:
-        """The part with number ``index`` among the parts in this process."""
+        """Return the part with number ``index`` among the parts in this process."""
         return self.addressable_shards[index].data
 
     @override
     def block_until_ready(self) -> Self:
-        """Itself, once its parts are computed; those of a CPU always are."""
+        """Wait until the parts on GPUs are computed; return the array itself."""
         for part in self.parts.values():
             if isinstance(part, DeviceArray):
                 part.block_until_ready()
@@ -114,6 +115,10 @@ class ShardedArray(ArrayOnDevice):
 
     @override
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Copy the whole array to the host; called by ``np.asarray``.
+
+        Raises ArgumentError if a part is in other processes only.
+        """
         sharding, shape = self.sharding, self.shape
         if sharding.is_fully_replicated:
             whole = np.array(next(iter(self.parts.values())))
@@ -126,7 +131,10 @@ class ShardedArray(ArrayOnDevice):
         return whole if dtype is None else whole.astype(dtype)
 
     def _copy_here(self, member: int) -> int:
-        """A member in this process that holds the same part as ``member``."""
+        """Return a member in this process that holds the same part as ``member``.
+
+        Raises ArgumentError if there is none.
+        """
         index = self.sharding.index(self.shape, member)
         for other in self.parts:
             if self.sharding.index(self.shape, other) == index:
@@ -141,17 +149,20 @@ class ShardedArray(ArrayOnDevice):
 
     @override
     def copy(self) -> ShardedArray:
-        """A copy of all parts, with the same sharding."""
+        """Copy all parts; the copy has the same sharding."""
         return ShardedArray(self.type, {k: x.copy() for k, x in self.parts.items()})
 
     def __copy__(self) -> ShardedArray:
+        """Return the array itself, which is immutable."""
         return self
 
     def __deepcopy__(self, memo: Any) -> ShardedArray:
+        """Return the array itself, which is immutable."""
         return self
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the whole array with its sharding, over which it is put again."""
         return put_sharded, (np.asarray(self), self.sharding)
 
     @override
@@ -174,15 +185,16 @@ class ShardedArray(ArrayOnDevice):
             return f"{head}, parts here: {sorted(self.parts)}>"
 
     def picture(self) -> str:
-        """A text that shows which devices have which part."""
+        """Return a text that shows which devices have which part."""
         return text_picture(self.sharding, self.shape)
 
     def _repr_html_(self) -> str:
+        """Return an HTML table of the devices that have each part, for notebooks."""
         return html_picture(self.sharding, self.shape)
 
 
 def local_members(sharding: NamedSharding) -> list[int]:
-    """The members of the mesh that are in this process."""
+    """Return the members of the sharding's mesh that are in this process."""
     places = devices_of(sharding.mesh)
     return [k for k, d in enumerate(places) if d.process_index == DEVICES.process]
 
@@ -204,11 +216,12 @@ def make_array_from_callback(
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: Any = None,
 ) -> ShardedArray:
-    """An array whose parts are returned by ``data_callback(index)``.
+    """Make a sharded array of ``shape`` from the parts of ``data_callback(index)``.
 
-    ``index`` is a tuple of slices of the whole array. Devices with the same part share
-    one call. Parts are converted to ``dtype``, if one is given. Parts of keys make an
-    array of keys. Raises ShapeError if a part has another shape.
+    ``index`` is a part's place: a tuple of slices of the whole array. Devices with
+    the same part share one call; each process calls it for its own devices. Parts are
+    converted to ``dtype``, if one is given. Parts that are random keys make an array of
+    keys. Raises ShapeError if a part has another shape.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((1,), ("x",)), PartitionSpec("x"))
@@ -220,34 +233,34 @@ def make_array_from_callback(
     shape = tuple(int(n) for n in shape)
     wanted = sharding.shard_shape(shape)
     are_keys = False
-    made: dict[tuple[tuple[int, int], ...], Array] = {}
+    by_index: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: dict[int, Any] = {}
     places = devices_of(sharding.mesh)
     for member in local_members(sharding):
         index = sharding.index(shape, member)
         key = tuple((part.start, part.stop) for part in index)
-        if key not in made:
-            given = data_callback(index)
-            are_keys = isinstance(given, Key)
-            data = np.asarray(given.data if are_keys else given, dtype)
+        if key not in by_index:
+            value = data_callback(index)
+            are_keys = isinstance(value, Key)
+            data = np.asarray(value.data if are_keys else value, dtype)
             part = np.array(data, order="C")
-            if np.shape(given) != wanted:
+            if np.shape(value) != wanted:
                 raise ShapeError(
                     f"make_array_from_callback: the part {index} of an array of shape "
                     f"{shape} has shape {wanted}, but data_callback gave "
-                    f"{np.shape(given)}",
+                    f"{np.shape(value)}",
                     user_location(),
                 )
             part.flags.writeable = False
-            made[key] = part
-        parts[member] = placed(made[key], places[member])
+            by_index[key] = part
+        parts[member] = placed(by_index[key], places[member])
     first = next(iter(parts.values()))
-    words = (WORDS,) if are_keys else ()
+    words = (WORDS,) if are_keys else ()  # the last axis of keys' data
     type = ArrayType((*shape, *words), type_of(first).dtype, sharding=sharding)
     array = ShardedArray(type, parts)
     return cast(ShardedArray, Key(array)) if are_keys else array
 
 
 def placed(x: Array, device: Device) -> Any:
-    """``x`` in the memory of a device; a CPU's devices share what the host has."""
+    """Return ``x`` in the memory of ``device``: on a GPU a copy, on a CPU ``x``."""
     return x if device.platform == "cpu" else get_backend(device.backend).put(x)

@@ -1,4 +1,4 @@
-"""The backend of meshes. What it computes with is imported at its first use."""
+"""The backend of meshes. It imports the modules that compute at their first use."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from arrayfn.lowering.options import DEFAULT, Options
 
 
 class MeshBackend:
-    """The backend of a mesh, on which each device has its part of the arrays."""
+    """The backend that runs one plan on all devices of a mesh.
+
+    Each device has its part of the arrays.
+    """
 
     name = "mesh"
 
     def info(self) -> BackendInfo:
-        """Describe the backend. It is chosen by the arguments, never by its name."""
+        """Describe the backend, which is chosen by the arguments, never by name."""
         return BackendInfo(
             self.name,
             "one plan on all devices of a mesh",
@@ -31,11 +34,11 @@ class MeshBackend:
         )
 
     def array_types(self) -> tuple[type, ...]:
-        """Arrays over a mesh."""
+        """Return the classes of this backend's arrays: ShardedArray."""
         return (ShardedArray,)
 
     def put(self, x: Any) -> Any:
-        """Copy ``x`` on the host; it moves to the devices that use it."""
+        """Copy ``x`` to a NumPy array; a later call moves it to the mesh's devices."""
         return np.array(x)
 
     def lower(
@@ -50,7 +53,10 @@ class MeshBackend:
         return lower_for_mesh(program, options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
-        """The callable of ``compiled``."""
+        """Load ``compiled`` as a callable on all devices of its mesh.
+
+        Raises BackendError if it was not made by ``lower``.
+        """
         from arrayfn.distributed.programs import MeshExecutable, MeshProgram
 
         if not isinstance(compiled, MeshProgram):
@@ -58,7 +64,10 @@ class MeshBackend:
         return MeshExecutable(compiled)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """The callable of ``compiled``; its devices read the clock after each step."""
+        """Load ``compiled`` as a callable that times each step on each device.
+
+        Raises BackendError if it was not made by ``lower``.
+        """
         from arrayfn.distributed.programs import ClockedMesh, MeshProgram
 
         if not isinstance(compiled, MeshProgram):

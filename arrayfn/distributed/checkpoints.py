@@ -1,9 +1,9 @@
 """Checkpoints: arrays over a mesh, saved by part and loaded on any other mesh.
 
-A checkpoint is a folder. Each process writes the parts that it owns, as ``.npy`` files
-in a folder of their own; ``index.json``, written last and moved to its place, says
-which parts make which array. So a save that does not come to its end leaves the
-checkpoint before it as it was. Nothing in the files is executed.
+A checkpoint is a folder. Each process writes the parts that it owns as ``.npy`` files,
+into a folder inside with a random name; ``index.json``, written last and moved to its
+place, says which parts make up which array. So a save that does not come to its end
+leaves the earlier checkpoint as it was. Nothing in the files is executed.
 """
 
 from __future__ import annotations
@@ -35,44 +35,51 @@ _PART: Final = re.compile(r"[0-9a-f]{16}/[0-9]+\.[0-9]+\.npy")
 
 @dataclass(frozen=True)
 class _Stored:
-    """An array as a checkpoint's index describes it: its type, each part's file."""
+    """An array in a checkpoint: its shape, its dtype, and the file of each part."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     parts: dict[Box, Path]
 
     def read(self, index: tuple[slice, ...]) -> Array:
-        """Read the elements at ``index`` from the parts that have some of them."""
+        """Read the elements at ``index`` from the parts that have some of them.
+
+        Raises ArgumentError if an element is in no part.
+        """
         wanted = _box(index, self.shape)
-        made = np.empty([stop - start for start, stop in wanted], self.dtype)
-        left = made.size
+        elements = np.empty([stop - start for start, stop in wanted], self.dtype)
+        missing = elements.size
         for box, path in self.parts.items():
-            both = [
+            overlap = [
                 (max(a, c), min(b, d))
                 for (a, b), (c, d) in zip(wanted, box, strict=True)
             ]
-            if any(start >= stop for start, stop in both):
+            if any(start >= stop for start, stop in overlap):
                 continue
             part = np.load(path, mmap_mode="r", allow_pickle=False)
             part = part.view(self.dtype).reshape([d - c for c, d in box])
-            here = _within(both, box)
-            made[_within(both, wanted)] = part[here]
-            left -= int(np.prod([stop - start for start, stop in both]))
-        if left:
+            elements[_within(overlap, wanted)] = part[_within(overlap, box)]
+            missing -= int(np.prod([stop - start for start, stop in overlap]))
+        if missing:
             raise ArgumentError(
                 f"load: a checkpoint lacks parts of an array of shape {self.shape}, "
                 f"at {index}",
                 user_location(),
             )
-        return made
+        return elements
 
 
 def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    """Return the bounds of ``index``, slices of an array of ``shape``."""
     bounds = (part.indices(n)[:2] for part, n in zip(index, shape, strict=True))
     return tuple((int(start), int(stop)) for start, stop in bounds)
 
 
 def _within(inner: Iterable[tuple[int, int]], outer: Box) -> tuple[slice, ...]:
+    """Return the slices of a part with bounds ``outer`` that select ``inner``.
+
+    Both are bounds in the whole array.
+    """
     pairs = zip(inner, outer, strict=True)
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in pairs)
 
@@ -94,6 +101,7 @@ def save(path: str | Path, x: Any) -> None:
     import json
     import secrets
 
+    # ``agree`` also waits until all processes have called it.
     folder = Path(path)
     name = agree(secrets.token_hex(8), "the beginning of a save")
     if DEVICES.process == 0:
@@ -135,11 +143,11 @@ def load(path: str | Path, like: Any) -> Any:
     folder = Path(path)
     stored = _read_index(folder)
     pairs, structure = tree.flatten_with_path(like, _is_leaf)
-    made: list[Any] = []
+    loaded: list[Any] = []
     for path_of_leaf, leaf in pairs:
         name = tree.keystr(path_of_leaf)
         if leaf is None and name not in stored:
-            made.append(None)  # as it was saved: an empty subtree
+            loaded.append(None)  # a leaf saved as None is not stored
             continue
         if name not in stored:
             raise ArgumentError(
@@ -147,15 +155,16 @@ def load(path: str | Path, like: Any) -> Any:
                 + ", ".join(sorted(stored)[:8]),
                 user_location(),
             )
-        made.append(_loaded(stored[name], leaf, name))
-    return tree.unflatten(structure, made)
+        loaded.append(_loaded(stored[name], leaf, name))
+    return tree.unflatten(structure, loaded)
 
 
 def _loaded(stored: _Stored, leaf: Any, name: str) -> Any:
-    """Load a stored array as ``leaf`` says: over a mesh, or else as a NumPy array.
+    """Load a stored array: over a mesh if ``leaf`` says so, or else as a NumPy array.
 
-    ``leaf`` is a sharding, or an array or a struct like the one wanted; ``name`` is the
-    array's, for the message. Raises ShapeError if ``leaf`` has another shape.
+    ``leaf`` is a sharding, an array or a struct with the shape of the array, or
+    something else; ``name`` is the array's, for the error. Raises ShapeError if
+    ``leaf`` has another shape.
     """
     shape = getattr(leaf, "shape", stored.shape)
     if tuple(shape) != stored.shape:
@@ -172,13 +181,18 @@ def _loaded(stored: _Stored, leaf: Any, name: str) -> Any:
 
 
 def _is_leaf(x: Any) -> bool:
+    """Whether ``load`` takes ``x`` as a leaf: None or a NamedSharding.
+
+    Pytrees would take None as an empty subtree.
+    """
     return x is None or isinstance(x, NamedSharding)
 
 
 def _owned(x: Any) -> list[tuple[int, Box]]:
-    """The different parts of the array ``x``, each with the member that writes it.
+    """Return the different parts of ``x``, each as (member that writes it, bounds).
 
-    Of the members that hold the same part, the first writes it.
+    Of the members that hold the same part, the first writes it. An array that is not
+    over a mesh is one part, of member 0.
     """
     if not isinstance(x, ShardedArray):
         return [(0, tuple((0, n) for n in x.shape))]
@@ -187,7 +201,11 @@ def _owned(x: Any) -> list[tuple[int, Box]]:
 
 
 def _part_here(x: Any, member: int) -> Array | None:
-    """The part of ``x`` that ``member`` holds; None if another process writes it."""
+    """Return the part of ``x`` that ``member`` holds, as a NumPy array.
+
+    None if another process writes it. The first process writes an array that is not
+    over a mesh.
+    """
     if not isinstance(x, ShardedArray):
         return x if DEVICES.process == 0 else None
     device = devices_of(x.sharding.mesh)[member]
@@ -207,14 +225,14 @@ def _write(path: Path, x: Array) -> None:
 def _commit(folder: Path, text: str, name: str) -> None:
     """Replace the index of a checkpoint by ``text``, then delete the old parts.
 
-    ``name`` is the folder of the new parts.
+    ``name`` is the folder of the new parts. The index is replaced by an atomic rename.
     """
-    made = folder / f"{name}.{_INDEX}"
-    with made.open("w") as file:
+    new_index = folder / f"{name}.{_INDEX}"
+    with new_index.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    made.replace(folder / _INDEX)
+    new_index.replace(folder / _INDEX)
     import shutil
 
     for other in folder.iterdir():
@@ -223,7 +241,10 @@ def _commit(folder: Path, text: str, name: str) -> None:
 
 
 def _read_index(folder: Path) -> dict[str, _Stored]:
-    """Read the arrays of a checkpoint by name; ArgumentError if it is incomplete."""
+    """Read the index of a checkpoint: its arrays by name.
+
+    Raises ArgumentError if there is no valid index, or one of another format.
+    """
     import json
 
     try:
@@ -248,11 +269,15 @@ def _read_index(folder: Path) -> dict[str, _Stored]:
 
 
 def _as_box(bounds: Any) -> Box:
+    """Convert bounds from JSON, lists of numbers, to tuples."""
     return tuple((int(start), int(stop)) for start, stop in bounds)
 
 
 def _file(folder: Path, name: str) -> Path:
-    """The path of a part; ValueError for a ``name`` that leads out of ``folder``."""
+    """Return the path of the part ``name`` of the checkpoint ``folder``.
+
+    Raises ValueError for any other name, which might lead out of the folder.
+    """
     if not _PART.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a part")
     return folder / name

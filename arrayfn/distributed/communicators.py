@@ -1,9 +1,10 @@
-"""Communicators: how the members of a group combine arrays, for each engine one class.
+"""Communicators: the collectives of a group of members, one class for each engine.
 
-A ``Communicator`` belongs to one member of one group: the members of a mesh that differ
-along one axis only. Its methods write the result into ``out``. Sums are added in the
-order of members, so their bits do not depend on the engine. An engine must not wait
-forever: where a member is missing it raises CollectiveError within the time limit.
+A *group* is the members of a mesh that differ along one axis only; a member's rank is
+its position in the group. A ``Communicator`` belongs to one member of one group. Its
+methods write the result into ``out``. Sums are added in the order of members, so their
+bits do not depend on the engine. An engine must not wait forever: if a member is
+missing, it raises CollectiveError within the time limit.
 """
 
 from __future__ import annotations
@@ -20,26 +21,33 @@ from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 Permutation = Sequence[tuple[int, int]]
+"""Pairs (rank of the sender, rank of the receiver)."""
 
 TIMEOUT_VARIABLE: Final = "ARRAYFN_COLLECTIVE_TIMEOUT"
 _COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""NumPy's function for each ``op`` of a collective."""
 
 
 class Communicator(Protocol):
-    """One member's access to a group of members: its ``rank``, and collectives.
+    """The collectives of a group, for one of its members.
 
-    The group has ``size`` members. ``step`` identifies the collective in errors, and
+    All members of the group call the same method; ``x`` is the member's operand, and
+    the result is written to ``out``. ``step`` identifies the collective in errors, and
     lets the group check that all members call the same one.
     """
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This member's position in the group."""
+        ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of members in the group."""
+        ...
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
-        """Write the sum, max or min of ``x`` of all members to ``out``."""
+        """Write the sum, max or min (``op``) of all members' ``x`` to ``out``."""
         ...
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
@@ -57,14 +65,20 @@ class Communicator(Protocol):
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
-        """Write to ``out`` the ``x`` of the member that sends to this one, or zeros."""
+        """Write the ``x`` of the member that sends to this one to ``out``.
+
+        If no member does, ``out`` becomes zeros.
+        """
         ...
 
 
 def run_collective(
     communicator: Communicator, step: Collective, x: Array, out: Array
 ) -> None:
-    """Run the collective ``step`` on this member's operand ``x``; write ``out``."""
+    """Run the collective ``step`` on this member's operand ``x``; write ``out``.
+
+    The primitive of ``step`` says which method of ``communicator`` to call.
+    """
     params, name = step.params, step.primitive.name
     if name == "all_reduce":
         communicator.all_reduce(step, x, out, params["op"])
@@ -81,8 +95,8 @@ def run_collective(
 def combined(parts: Sequence[Array], out: Array, op: str = "sum") -> None:
     """Write the combination of ``parts``, in their order, into ``out``.
 
-    ``op`` is "sum", "max" or another name in ``_COMBINE``. float16 and bfloat16 are
-    added in float32 and rounded once.
+    ``op`` is "sum", "max" or "min". float16 and bfloat16 are combined in float32 and
+    rounded once.
     """
     combine = _COMBINE[op]
     if out.dtype in dtypes.HALF_PRECISION:
@@ -97,7 +111,7 @@ def combined(parts: Sequence[Array], out: Array, op: str = "sum") -> None:
 
 
 def source_of(permutation: Permutation, rank: int) -> int | None:
-    """The member that sends to ``rank``."""
+    """Return the rank of the member that sends to ``rank``; None if there is none."""
     for source, target in permutation:
         if target == rank:
             return source
@@ -105,7 +119,11 @@ def source_of(permutation: Permutation, rank: int) -> int | None:
 
 
 def timeout() -> float:
-    """How many seconds a member waits for others: ``ARRAYFN_COLLECTIVE_TIMEOUT``."""
+    """Return how many seconds a member waits for others, 300 by default.
+
+    The environment variable ``ARRAYFN_COLLECTIVE_TIMEOUT`` sets it. Raises
+    ArgumentError if its value is no positive number.
+    """
     text = os.environ.get(TIMEOUT_VARIABLE, "300")
     try:
         seconds = float(text)

@@ -1,4 +1,4 @@
-"""Shardings of a training run: of batches, parameters and optimizer states."""
+"""Distributes a training run: batches, parameters and optimizer states."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batches(
         raise ArgumentError(
             f"batches: a batch has 1 to {total} rows, not {size}", user_location()
         )
-    sharding.shard_shape((size, *arrays[0].shape[1:]))
+    sharding.shard_shape((size, *arrays[0].shape[1:]))  # raises ShapeError
     return _batches(arrays, structure, total, size, sharding, seed, epochs)
 
 
@@ -65,8 +65,9 @@ def _batches(
 ) -> Iterator[Any]:
     """Yield batches of ``size`` of the ``total`` rows, epoch after epoch.
 
-    With a ``seed`` the rows of each epoch are shuffled. If ``epochs`` is None it never
-    ends.
+    A batch is a pytree of ``structure`` with a sharded array for each of ``arrays``.
+    With a ``seed`` the rows of each epoch are shuffled. If ``epochs`` is None, the
+    batches never end.
     """
     for epoch in count() if epochs is None else range(epochs):
         order = np.arange(total)
@@ -78,23 +79,29 @@ def _batches(
 
 
 def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
-    """The given ``rows`` of ``x``, of which each process reads only its own part."""
+    """Make a sharded array of the ``rows`` of ``x``, given by their numbers.
+
+    Each process reads only the parts of its own devices.
+    """
 
     def part(index: tuple[slice, ...]) -> Any:
+        """Read the part of the batch at ``index``, slices of rows and further axes."""
+        # Rows first: of a memory map, only these are read.
         return x[rows[index[0]]][(slice(None), *index[1:])]
 
     return make_array_from_callback((len(rows), *x.shape[1:]), sharding, part, x.dtype)
 
 
 def spread(x: Any, mesh: Mesh, axis: str) -> Any:
-    """A NamedSharding for each leaf of the pytree ``x``.
+    """Return a NamedSharding for each leaf of the pytree ``x``, as the same pytree.
 
-    ``axis`` names the mesh axis, along which the leaves are cut. Among the axes of a
-    leaf that are multiples of the number of devices, the longest one is cut. Arrays
+    ``axis`` names the mesh axis that cuts the leaves. Among the axes of a leaf that are
+    multiples of the number of devices along ``axis``, the longest one is cut. Arrays
     without such an axis are not cut. If you use ``spread`` for the parameters and the
     optimizer's state, training is fully sharded. If you use it only for the state,
     training is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
-    Trillion Parameter Models", 2020).
+    Trillion Parameter Models", 2020). Raises ArgumentError if the mesh has no such
+    axis.
 
     >>> mesh = Mesh((4,), ("data",))
     >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")
@@ -108,7 +115,7 @@ def spread(x: Any, mesh: Mesh, axis: str) -> Any:
     parts = mesh.shape[axis]
 
     def cut(leaf: Any) -> NamedSharding:
-        """The sharding of a leaf: its longest axis is cut, if it can be cut evenly."""
+        """Return the sharding that cuts the longest axis that can be cut evenly."""
         shape = np.shape(leaf)
         fitting = [k for k, n in enumerate(shape) if n and n % parts == 0]
         if not fitting:

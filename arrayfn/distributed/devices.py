@@ -2,9 +2,9 @@
 
 A CPU counts as ``ARRAYFN_CPU_DEVICES`` virtual devices, or as many as
 ``set_num_devices`` says: each has a thread of its own and its share of the cores, so
-that programs for many devices run anywhere. Among several processes each process is one
-device. GPUs are devices of their own, "cuda:0" and so on; of several processes of a
-host each has one of them.
+that programs for many devices run anywhere. If there are several processes, each
+process is one CPU device. GPUs are devices of their own, "cuda:0" and so on; each of
+several processes on a host has one of the host's GPUs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE: Final = "ARRAYFN_CPU_DEVICES"
-MOST: Final = 256  # CPU devices
+MOST: Final = 256
+"""Most CPU devices."""
 
 
 @dataclass(frozen=True)
 class Device:
     """A device: its number among the devices of its platform, and its process.
 
-    ``local_id`` is a GPU's number within its process, or -1 if it equals ``id``.
+    ``threads`` is the number of threads of a CPU device's pool. ``local_id`` is a GPU's
+    number for the driver in its process, or -1 if that equals ``id``.
     """
 
     id: int
@@ -57,12 +59,12 @@ class Device:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """The runtime of its plans, with a pool of its share of threads."""
+        """The runtime of the device's plans, with a thread pool of its own."""
         return with_own_pool(self.threads)
 
     @cached_property
     def worker(self) -> ThreadPoolExecutor:
-        """The one thread that runs its plans."""
+        """The executor with the one thread that runs the device's plans."""
         return ThreadPoolExecutor(1, thread_name_prefix=str(self))
 
     @override
@@ -75,31 +77,36 @@ class Device:
 
 
 class _Devices:
-    """The list of devices, and this process's rank. Filled at first use."""
+    """The devices of all processes, and this process's rank. Filled at first use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.cpu_devices: tuple[Device, ...] = ()
         self.gpu_devices: tuple[Device, ...] | None = None
         self.process = 0  # the rank of this process
-        self.rank_on_host = -1  # among the processes of this host; -1 if it is alone
+        self.rank_on_host = -1  # among the processes of this host; -1 if only one
 
     def all(self) -> tuple[Device, ...]:
-        """The CPU devices of all processes."""
+        """Return the CPU devices of all processes."""
         with self.lock:
             if not self.cpu_devices:
                 self.cpu_devices = _virtual(_configured_count())
             return self.cpu_devices
 
     def gpus(self) -> tuple[Device, ...]:
-        """The GPUs of all processes."""
+        """Return the GPUs of all processes.
+
+        Each of several processes has one GPU of its host, in turn. A single process has
+        all GPUs.
+        """
         with self.lock:
             if self.gpu_devices is None:
                 count = 0 if missing_gpu() else gpu_count()
                 if count and self.rank_on_host >= 0:
-                    mine = self.rank_on_host % count
+                    # Only this process uses the number; others have their own.
+                    own_gpu = self.rank_on_host % count
                     self.gpu_devices = tuple(
-                        Device(d.id, d.process_index, "cuda", local_id=mine)
+                        Device(d.id, d.process_index, "cuda", local_id=own_gpu)
                         for d in self.cpu_devices
                     )
                 else:
@@ -109,13 +116,13 @@ class _Devices:
             return self.gpu_devices
 
     def of(self, platform: str) -> tuple[Device, ...]:
-        """The devices of a platform."""
+        """Return the devices of ``platform``, "cuda" or "cpu"."""
         return self.gpus() if platform == "cuda" else self.all()
 
     def reset(
         self, known: tuple[Device, ...], process: int = 0, rank_on_host: int = -1
     ) -> None:
-        """Replace the CPU devices by ``known``.
+        """Replace the CPU devices by ``known``; find the GPUs again when they are used.
 
         ``process`` is this process's rank, ``rank_on_host`` its rank among the
         processes of its host, or -1 if there is only this one.
@@ -125,7 +132,10 @@ class _Devices:
             self.rank_on_host, self.gpu_devices = rank_on_host, None
 
     def reset_after_fork(self) -> None:
-        """Copy the devices in a forked child, since threads do not survive a fork."""
+        """Replace the devices by copies in a forked child.
+
+        Their threads do not survive a fork; the copies start new ones.
+        """
         self.lock = threading.Lock()
         self.cpu_devices = tuple(map(replace, self.cpu_devices))
         self.gpu_devices = None
@@ -136,9 +146,10 @@ os.register_at_fork(after_in_child=DEVICES.reset_after_fork)
 
 
 def devices(platform: str | None = None) -> list[Device]:
-    """The devices of all processes, or those of one ``platform``, CPU devices first.
+    """Return the devices of all processes, or those of one ``platform``.
 
-    Platforms are "cpu" and "cuda". Other names raise ArgumentError.
+    Platforms are "cpu" and "cuda"; without one, CPU devices come first. Other names
+    raise ArgumentError.
 
     >>> set_num_devices(8)
     >>> [str(device) for device in devices()][:3]
@@ -155,7 +166,7 @@ def devices(platform: str | None = None) -> list[Device]:
 
 
 def local_devices(platform: str | None = None) -> list[Device]:
-    """The devices of this process, of all platforms or of one."""
+    """Return the devices of this process, of all platforms or of ``platform``."""
     return [d for d in devices(platform) if d.process_index == DEVICES.process]
 
 
@@ -165,9 +176,10 @@ def make_mesh(
     *,
     devices: Sequence[Device] | None = None,
 ) -> Mesh:
-    """A mesh of ``devices``, row by row, or by default of the first devices.
+    """Make a mesh of ``devices``, row by row, or by default of the first devices.
 
-    Its axes have the extents ``axis_shapes``.
+    Its axes have the extents ``axis_shapes`` and the names ``axis_names``. Raises
+    ArgumentError if the number of ``devices`` is not that of the mesh.
 
     >>> make_mesh((1, 1), ("data", "model")).shape
     {'data': 1, 'model': 1}
@@ -186,7 +198,7 @@ def make_mesh(
 
 
 def set_num_devices(count: int) -> None:
-    """Divide the CPU into ``count`` virtual devices.
+    """Divide the CPU into ``count`` virtual devices, which share its cores.
 
     Raises ArgumentError unless ``1 <= count <= 256``, or if there are several
     processes.
@@ -210,7 +222,10 @@ def set_num_devices(count: int) -> None:
 
 
 def devices_of(mesh: Mesh) -> list[Device]:
-    """The devices of ``mesh``, member by member. Raises BackendError if some lack."""
+    """Return the devices of ``mesh``, member by member.
+
+    Raises BackendError if there are too few devices.
+    """
     known = DEVICES.of(mesh.platform)
     if max(mesh.device_ids) >= len(known) and mesh.platform == "cuda":
         raise BackendError(
@@ -238,10 +253,10 @@ _submitting = threading.Lock()
 def run_on(
     devices: Sequence[Device], work: Callable[..., Any], arguments: Sequence[Any]
 ) -> list[Future[Any]]:
-    """Start ``work(argument)`` on each of ``devices``, for its own argument.
+    """Start ``work(argument)`` in the thread of each device; return the Futures.
 
-    ``arguments`` has one for each device. Two calls start in the same order on all
-    devices, so that neither waits for the other.
+    ``arguments`` has an argument for each device. Calls from several threads start in
+    the same order on all devices: otherwise two calls could wait for each other.
     """
     with _submitting:
         return [
@@ -251,7 +266,10 @@ def run_on(
 
 
 def _configured_count() -> int:
-    """The number of CPU devices that the environment variable asks for."""
+    """Return the number of CPU devices that ``ARRAYFN_CPU_DEVICES`` asks for.
+
+    It is 1 by default. Raises ArgumentError for a value that is no number up to 256.
+    """
     text = os.environ.get(VARIABLE, "1")
     if not text.isdecimal() or not 1 <= int(text) <= MOST:
         raise ArgumentError(f"{VARIABLE}={text!r}: it is a number from 1 to {MOST}")
@@ -259,5 +277,6 @@ def _configured_count() -> int:
 
 
 def _virtual(count: int) -> tuple[Device, ...]:
+    """Make ``count`` CPU devices, each with an equal share of the cores."""
     share = max(1, machine.cores() // count)
     return tuple(Device(k, threads=share) for k in range(count))

@@ -1,4 +1,4 @@
-"""Pictures of shardings: which devices have which part of an array."""
+"""Draws shardings as text and HTML: which devices have which part of an array."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from arrayfn.ir import NamedSharding
 def _devices_by_part(
     sharding: NamedSharding, shape: Sequence[int]
 ) -> dict[str, list[str]]:
-    """The names of the devices that hold each part, by the part's index ranges."""
+    """Return the names of the devices that hold each part of an array of ``shape``.
+
+    Keys are the parts' index ranges, as ``{"[0:2, 0:6]": ["cpu:0", "cpu:1"]}``.
+    """
     parts: dict[str, list[str]] = {}
     for member, number in enumerate(sharding.mesh.device_ids):
         index = sharding.index(tuple(shape), member)
@@ -23,7 +26,7 @@ def _devices_by_part(
 
 
 def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
-    """Which devices have which part of an array of ``shape``, as text.
+    """Return a text that shows which devices have which part of an array of ``shape``.
 
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((2, 2), ("x", "y")), PartitionSpec("x"))
@@ -39,9 +42,10 @@ def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
 
 
 def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
-    """Which devices have which part of an array of ``shape``, as an HTML table.
+    """Return an HTML table of the devices that have each part of an array of ``shape``.
 
-    There is a cell for each part of the last two axes.
+    There is a cell for each part, in a colour of its own. Parts that differ along the
+    last axis only share a row.
     """
     parts = _devices_by_part(sharding, shape)
     rows: dict[str, list[tuple[str, list[str]]]] = {}

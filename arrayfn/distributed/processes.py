@@ -1,9 +1,9 @@
-"""The engine of several processes: each is one device, and they meet through MPI.
+"""The engine of several processes: each is one device, and they communicate by MPI.
 
 ``initialize()`` finds the processes that ``python -m arrayfn launch`` or ``mpiexec``
-started. A collective goes over a communicator of its group; sums are added in the order
-of members, by the members themselves. Nothing waits without a limit: whoever waits
-looks for messages of processes that have failed, and gives up when time is over.
+started. A collective uses MPI's communicator of its group. The members add sums
+themselves, in the order of members. No wait is without a limit: a process that waits
+looks for messages of processes that have failed, and gives up when its time is over.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 
-_STOP: Final = 1  # tags of messages
+# Tags of MPI messages: a failure, the creation of a group, ``ppermute``, ``broadcast``.
+_STOP: Final = 1
 _HELLO: Final = 2
 _SENT: Final = 3
 _NAME: Final = 4
-_NAME_BYTES: Final = 128  # of ncclUniqueId
-_MAX_REDUCED_WHOLE: Final = (
-    1 << 14
-)  # elements of arrays that each member combines in full by itself
-_YIELDS: Final = 2000  # times to look for a message before sleeping
-_GRACE: Final = 2.0  # seconds in which others can say why they end
+_NAME_BYTES: Final = 128
+"""Bytes of a message of ``broadcast``: those of an ncclUniqueId."""
+_MAX_REDUCED_WHOLE: Final = 1 << 14
+"""Most elements of an array that each member combines completely by itself."""
+_YIELDS: Final = 2000  # times that a wait looks for its end before it sleeps between
+_GRACE: Final = 2.0  # seconds from the report of a failure to the end of all processes
 
 
 @dataclass(frozen=True)
 class SyncPoint:
-    """A point in the program, not in a plan, at which all processes wait.
+    """A point of the program, outside of plans, at which all processes wait.
 
-    ``what`` describes it in errors.
+    Errors describe it as ``what`` at the user's line ``source``.
     """
 
     what: str
@@ -70,13 +71,15 @@ class SyncPoint:
 
 
 Waiting = Collective | SyncPoint
-"""What processes wait for each other at."""
+"""The place at which processes wait for each other."""
 
 
 class Processes:
-    """All processes of the program, which communicate by MPI.
+    """All processes of the program, as this process sees them.
 
-    ``world`` is MPI's communicator of all of them.
+    ``world`` is MPI's communicator of all processes, ``rank`` is this process's number
+    among them, and ``size`` is their number. ``stopped`` is the reason why a process
+    failed, or empty.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class Processes:
             ) from error
         self.mpi = mpi
         self.world = mpi.COMM_WORLD
-        self.control: Any = self.world.Dup()  # messages about failures
+        self.control: Any = self.world.Dup()  # for messages outside of collectives
         self.rank = int(self.world.Get_rank())
         self.size = int(self.world.Get_size())
         self.stopped = ""
@@ -109,10 +112,11 @@ class Processes:
         return int(self.world.Split_type(kind, 0).Get_rank())
 
     def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
-        """MPI's communicator of the processes ``ranks``.
+        """Return MPI's communicator of the processes ``ranks``.
 
-        It is created at first use, when all of them have called this for the collective
-        ``step``.
+        The first call creates it, once all of these processes have called this for the
+        collective ``step``. A creation cannot be given up when time is over, so they
+        exchange messages before it.
         """
         known = self._groups.get(ranks)
         if known is None:
@@ -130,10 +134,10 @@ class Processes:
     def wait(
         self, requests: Sequence[Any], step: Waiting, ranks: Sequence[int]
     ) -> None:
-        """Wait until the MPI ``requests`` of the collective ``step`` are complete.
+        """Wait until the MPI ``requests`` of ``step`` are complete.
 
         ``ranks`` are the processes that take part. Raises CollectiveError after the
-        timeout, or if another process has failed.
+        timeout, which other processes are told, or if another process has failed.
         """
         limit = timeout()
         end = time.monotonic() + limit
@@ -165,21 +169,22 @@ class Processes:
     def agree(self, data: bytes, point: SyncPoint) -> bytes:
         """Return the first process's ``data``, once all processes have called this.
 
-        It has at most 128 bytes. ``point`` is named in the errors of processes that
-        wait in vain.
+        The data are at most 128 bytes, and do not end in zeros. ``point`` is named in
+        the errors of processes that wait in vain.
         """
         every = range(self.size)
         padded = data.ljust(_NAME_BYTES, b"\0")
-        found = self.broadcast(every, padded if self.rank == 0 else None, point)
+        agreed = self.broadcast(every, padded if self.rank == 0 else None, point)
         self.wait([self.world.Ibarrier()], point, every)
-        return found.rstrip(b"\0")
+        return agreed.rstrip(b"\0")
 
     def broadcast(
         self, ranks: Sequence[int], data: bytes | None, step: Waiting
     ) -> bytes:
-        """Send the 128 bytes ``data`` from the first of ``ranks`` to the others.
+        """Send 128 bytes from the first of the processes ``ranks`` to the others.
 
-        Returns them in all of these processes.
+        The first process passes ``data``, the others pass None. Returns the bytes in
+        all of these processes.
         """
         word = np.zeros(_NAME_BYTES, np.uint8)
         first, *others = ranks
@@ -192,27 +197,37 @@ class Processes:
         return word.tobytes()
 
     def stop(self, reason: str) -> None:
-        """Report a failure to all other processes: ``reason``."""
+        """Report a failure of this process to all others, with its ``reason``.
+
+        Does nothing if a failure has been reported before.
+        """
         if self.stopped:
             return
         self.stopped = reason
         others = [rank for rank in range(self.size) if rank != self.rank]
+        # MPI needs the requests of messages that are on their way.
         self._sent = [self.control.isend(reason, k, _STOP) for k in others]
 
     def end(self, reason: str) -> None:
-        """Report a failure, wait ``_GRACE`` seconds, and abort all processes."""
+        """Report a failure of this process, and abort all processes soon after.
+
+        Until then the others can show their own errors.
+        """
         self.stop(reason)
         sys.stdout.flush()
         sys.stderr.flush()
         end = time.monotonic() + _GRACE
         while time.monotonic() < end:
-            self.control.Iprobe(tag=_STOP)  # lets messages go
+            self.control.Iprobe(tag=_STOP)  # MPI sends messages only within its calls
             time.sleep(0.01)
         self.world.Abort(1)
 
 
 class MpiCommunicator:
-    """One process's access to a group of processes."""
+    """A member's Communicator for a group of processes.
+
+    ``ranks`` are the processes of the group, and ``comm`` is their MPI communicator.
+    """
 
     def __init__(self, processes: Processes, ranks: tuple[int, ...], comm: Any) -> None:
         self.processes = processes
@@ -222,10 +237,14 @@ class MpiCommunicator:
         self.size = len(ranks)
 
     def _wait(self, step: Collective, *requests: Any) -> None:
+        """Wait until the MPI ``requests`` of ``step`` are complete."""
         self.processes.wait(requests, step, self.ranks)
 
     def check(self, step: Collective) -> None:
-        """Raise CollectiveError unless all members are at the same collective."""
+        """Raise CollectiveError unless all members are at the collective ``step``.
+
+        The members compare a checksum of it. The error is reported to all processes.
+        """
         own = np.array([_digest(step)], np.int64)
         every = np.empty(self.size, np.int64)
         self._wait(step, self.comm.Iallgather(own, every))
@@ -240,13 +259,13 @@ class MpiCommunicator:
             raise CollectiveError(reason, step.source)
 
     def _gathered(self, step: Collective, x: Array) -> Array:
-        """All-gather: the arrays ``x`` of all members, stacked in their order."""
+        """Return the arrays ``x`` of all members, stacked by rank (all-gather)."""
         parts = np.empty((self.size, *x.shape), x.dtype)
         self._wait(step, self.comm.Iallgather(_bytes(x), _bytes(parts)))
         return parts
 
     def _exchanged(self, step: Collective, x: Array) -> Array:
-        """All-to-all: part k of the result is what member k has for this member."""
+        """Return an array whose part k is ``x[rank]`` of member k (all-to-all)."""
         received = np.empty(x.shape, x.dtype)
         self._wait(step, self.comm.Ialltoall(_bytes(x), _bytes(received)))
         return received
@@ -254,12 +273,13 @@ class MpiCommunicator:
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
 
-        Of a small array each member combines all elements. Of a large one each member
-        combines an equal part, and the parts are gathered.
+        Each member combines all elements of a small array. Of a large array it combines
+        an equal part, and the combined parts are gathered.
         """
         if x.size <= _MAX_REDUCED_WHOLE:
             combined(list(self._gathered(step, x)), out, op)
             return
+        # Each member combines ``share`` elements; zeros fill up the last parts.
         share = -(-x.size // self.size)
         padded = np.zeros(share * self.size, x.dtype)
         padded[: x.size] = x.reshape(-1)
@@ -270,12 +290,15 @@ class MpiCommunicator:
         out[...] = whole[: x.size].reshape(out.shape)
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
+        """Write ``x`` of member k to ``out[k]``."""
         out[...] = self._gathered(step, x)
 
     def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
+        """Write the sum of ``x[rank]`` of all members to ``out``."""
         combined(list(self._exchanged(step, x)), out)
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
+        """Write ``x[rank]`` of member k to ``out[k]``."""
         out[...] = self._exchanged(step, x)
 
     def ppermute(
@@ -296,16 +319,17 @@ class MpiCommunicator:
 
 
 def _bytes(x: Array) -> Array:
-    """The memory of ``x``, or of a row-major copy, as bytes."""
+    """View ``x`` as a vector of bytes; if it is not row-major, a copy of it."""
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 def _digest(step: Collective) -> int:
+    """Return a checksum of a collective, its parameters and its operand's type."""
     return zlib.crc32(f"{step} {step.params} {step.operand}".encode())
 
 
 class ProcessMember:
-    """The member of a mesh that this process is."""
+    """This process as a member of a mesh."""
 
     def __init__(self, processes: Processes, mesh: Mesh, member: int) -> None:
         self.processes = processes
@@ -314,7 +338,10 @@ class ProcessMember:
         self._communicators: dict[str, MpiCommunicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Run the collective ``step`` of ``operand`` with the other members."""
+        """Run the collective ``step`` with the other members along its mesh axis.
+
+        ``operand`` is this member's, and ``result`` is written.
+        """
         axis = step.params["axis_name"]
         known = self._communicators.get(axis)
         if known is None:
@@ -329,6 +356,8 @@ class ProcessMember:
 
 
 class _Started:
+    """Holds the processes that ``initialize`` found; None if there is only one."""
+
     processes: Processes | None = None
 
 
@@ -354,7 +383,7 @@ def initialize() -> None:
         processes.rank,
         processes.rank_on_host,
     )
-    shown = sys.excepthook
+    show = sys.excepthook
 
     def end_all(
         kind: type[BaseException],
@@ -362,14 +391,14 @@ def initialize() -> None:
         trace: TracebackType | None,
     ) -> None:
         """Show an uncaught error, and end all processes."""
-        shown(kind, error, trace)
+        show(kind, error, trace)
         processes.end(f"rank {processes.rank} raised {kind.__name__}: {error}")
 
     sys.excepthook = end_all
 
 
 def process_index() -> int:
-    """The number of this process.
+    """Return the number of this process among all, from 0.
 
     >>> process_index()
     0
@@ -378,7 +407,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    """The number of processes.
+    """Return the number of processes of the program.
 
     >>> process_count()
     1
@@ -387,7 +416,10 @@ def process_count() -> int:
 
 
 def process_member(mesh: Mesh, member: int) -> ProcessMember:
-    """This process as a member of ``mesh``."""
+    """Make the object by which this process takes part in collectives over ``mesh``.
+
+    ``member`` is this process's place in the mesh.
+    """
     assert _Started.processes is not None
     return ProcessMember(_Started.processes, mesh, member)
 
@@ -395,9 +427,10 @@ def process_member(mesh: Mesh, member: int) -> ProcessMember:
 def broadcast_among(
     ranks: Sequence[int], data: bytes | None, step: Collective
 ) -> bytes:
-    """Send the 128 bytes ``data`` from the first of ``ranks`` to the others.
+    """Send 128 bytes from the first of the processes ``ranks`` to the others.
 
-    Returns them in all of these processes.
+    The first process passes ``data``, the others pass None. Returns the bytes in all of
+    these processes. Errors name the collective ``step``.
     """
     assert _Started.processes is not None
     return _Started.processes.broadcast(ranks, data, step)
@@ -406,7 +439,8 @@ def broadcast_among(
 def agree(text: str, what: str) -> str:
     """Return the first process's ``text``, once all processes have called this.
 
-    ``what`` describes the call in errors.
+    If there is only one process, that is its own. ``what`` describes the call in
+    errors. The text has at most 128 bytes.
     """
     if _Started.processes is None:
         return text
@@ -417,7 +451,7 @@ def agree(text: str, what: str) -> str:
 def stop_others(reason: str) -> None:
     """Report to the other processes, which may be waiting, that this one failed.
 
-    ``reason`` says why.
+    ``reason`` says why. Does nothing if there is only one process.
     """
     if _Started.processes is not None:
         _Started.processes.stop(reason)

@@ -1,7 +1,8 @@
-"""The engine of one process: members are threads, which meet in memory.
+"""The engine of one process: members of a mesh are threads, which meet in memory.
 
-The members of a run share one condition. Whoever raises, finishes early or waits too
-long stops the run: all others, waiting or coming, get a CollectiveError.
+A *run* is one call of a plan by all members. A member that raises, finishes early or
+waits too long stops the run: all others get a CollectiveError when they wait, or when
+they come to a collective.
 """
 
 from __future__ import annotations
@@ -26,13 +27,21 @@ from arrayfn.ir import Mesh
 from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
-_WHOLE: Final = 1 << 14  # elements that each member adds by itself
+_WHOLE: Final = 1 << 14
+"""Most elements of an array that each member combines completely by itself."""
 
 
 class Run:
-    """The state of one call of a plan by the members of a mesh, one thread each."""
+    """The state of one call of a plan by the members of a mesh, one thread each.
+
+    ``condition`` guards all state, also that of its meetings. ``stopped`` is the reason
+    why the run was stopped, or empty, and ``error`` the exception that caused it.
+    ``finished`` are the members that came to the end of the plan. ``limit`` is how many
+    seconds a member waits.
+    """
 
     def __init__(self, mesh: Mesh, names: Sequence[str]) -> None:
+        """Begin a run of the members of ``mesh``, which errors call by ``names``."""
         self.mesh = mesh
         self.names = names
         self.condition = threading.Condition()
@@ -43,7 +52,7 @@ class Run:
         self._meetings: dict[tuple[int, ...], Meeting] = {}
 
     def meeting(self, group: tuple[int, ...]) -> Meeting:
-        """The meeting of the members ``group``, created at first use."""
+        """Return the meeting of the members ``group``, which the first call makes."""
         with self.condition:
             known = self._meetings.get(group)
             if known is None:
@@ -53,7 +62,8 @@ class Run:
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         """Stop all members of the run: those that wait raise CollectiveError.
 
-        ``reason`` is its text, ``error`` the exception that caused it.
+        ``reason`` goes into its text, and ``error`` is the exception that caused the
+        stop. Only the first call has an effect.
         """
         with self.condition:
             if not self.stopped:
@@ -68,7 +78,12 @@ class Run:
 
 
 class Meeting:
-    """A barrier at which the members of a group exchange values, again and again."""
+    """A barrier at which the members of a group exchange values, round by round.
+
+    ``group`` are members of the mesh; a member's rank is its index in the group.
+    ``posted`` has the step and value of each rank that has come in this round;
+    ``exchanged`` has the values of the last round, by rank.
+    """
 
     def __init__(self, run: Run, group: tuple[int, ...]) -> None:
         self.run = run
@@ -78,10 +93,11 @@ class Meeting:
         self.round = 0
 
     def exchange(self, rank: int, step: Collective, value: Any) -> list[Any]:
-        """Give ``value`` to the group; returns the values of all members, by rank.
+        """Give ``value`` to the group; return the values of all members, by rank.
 
-        Member ``rank`` waits here for the others. Raises CollectiveError if they do not
-        come to the same ``step``.
+        Called by the member of rank ``rank``, which waits for the others. Raises
+        CollectiveError if another member comes to another step, ends its plan, or does
+        not come in time; then the run is stopped.
         """
         run = self.run
         with run.condition:
@@ -89,9 +105,9 @@ class Meeting:
             self.posted[rank] = (step, value)
             if len(self.posted) == len(self.group):
                 return self._complete()
-            here = self.round
+            this_round = self.round
             end = time.monotonic() + run.limit
-            while self.round == here:
+            while self.round == this_round:
                 missing = self._missing()
                 gone = [k for k in missing if k in run.finished]
                 if gone:
@@ -111,10 +127,14 @@ class Meeting:
             return self.exchanged
 
     def _missing(self) -> list[int]:
+        """Return the members that have not come in this round."""
         return [k for rank, k in enumerate(self.group) if rank not in self.posted]
 
     def _complete(self) -> list[Any]:
-        """End a round: publish all members' values, and wake those that wait."""
+        """End a round: return all members' values, and wake the members that wait.
+
+        Raises CollectiveError if members are at different steps.
+        """
         steps = [self.posted[rank][0] for rank in range(len(self.group))]
         other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
         if other is not None:
@@ -131,7 +151,10 @@ class Meeting:
         return self.exchanged
 
     def _check(self, rank: int, step: Collective) -> None:
-        """Raise CollectiveError if the run was stopped."""
+        """Raise CollectiveError if the run was stopped.
+
+        The error names the member of rank ``rank``, and the ``step`` that it is at.
+        """
         if self.run.stopped:
             raise CollectiveError(
                 f"{self.run.names[self.group[rank]]} was at {step}, and ended because "
@@ -141,9 +164,10 @@ class Meeting:
 
 
 class ThreadCommunicator:
-    """One member's access to a group of threads.
+    """A member's Communicator for a group of threads.
 
-    Members read each other's arrays in place, without a copy.
+    Members read each other's arrays in place, without a copy. So a collective ends only
+    when no member reads another's array any more.
     """
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
@@ -152,21 +176,21 @@ class ThreadCommunicator:
         self.size = len(meeting.group)
 
     def _exchange(self, step: Collective, x: Array) -> list[Array]:
-        """Give ``x`` to the group; returns the arrays of all members, by rank.
+        """Give ``x`` to the group; return the arrays of all members, by rank.
 
-        It waits until all members have given theirs.
+        Waits until all members have come.
         """
         return self.meeting.exchange(self.rank, step, x)
 
     def _done(self, step: Collective) -> None:
-        """Wait until no member reads another's array any more."""
+        """Wait until all members have called this: none reads another's array then."""
         self.meeting.exchange(self.rank, step, None)
 
     def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Combine the members' ``x`` by ``op`` into ``out``, in the order of members.
 
-        Of a small array each member combines all elements. Of a large one each member
-        combines an equal part.
+        Each member combines all elements of a small array. Of a large array it combines
+        an equal part, and then copies the other members' parts.
         """
         parts = self._exchange(step, x)
         if x.size <= _WHOLE:
@@ -174,6 +198,7 @@ class ThreadCommunicator:
             self._done(step)
             return
         flat, into = [p.reshape(-1) for p in parts], out.reshape(-1)
+        # Member k combines the elements from ``cuts[k]`` to ``cuts[k + 1]``.
         cuts = [x.size * k // self.size for k in range(self.size + 1)]
         own = slice(cuts[self.rank], cuts[self.rank + 1])
         combined([p[own] for p in flat], into[own], op)
@@ -184,17 +209,18 @@ class ThreadCommunicator:
         self._done(step)
 
     def all_gather(self, step: Collective, x: Array, out: Array) -> None:
-        """Stack the members' ``x`` in ``out``."""
+        """Copy ``x`` of member k to ``out[k]``."""
         for k, part in enumerate(self._exchange(step, x)):
             out[k] = part
         self._done(step)
 
     def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
+        """Write the sum of ``x[rank]`` of all members to ``out``."""
         combined([part[self.rank] for part in self._exchange(step, x)], out)
         self._done(step)
 
     def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
-        """Stack in ``out`` the parts that each member has for this one."""
+        """Copy ``x[rank]`` of member k to ``out[k]``."""
         for k, part in enumerate(self._exchange(step, x)):
             out[k] = part[self.rank]
         self._done(step)
@@ -202,7 +228,10 @@ class ThreadCommunicator:
     def ppermute(
         self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
-        """Copy to ``out`` the ``x`` of the member that sends to this one, or zeros."""
+        """Copy to ``out`` the ``x`` of the member that sends to this one, or zeros.
+
+        ``permutation`` has pairs (sender, receiver).
+        """
         parts = self._exchange(step, x)
         source = source_of(permutation, self.rank)
         out[...] = 0 if source is None else parts[source]
@@ -210,7 +239,7 @@ class ThreadCommunicator:
 
 
 class ThreadMember:
-    """A member of a mesh in one run, which shares memory with the others."""
+    """A member of a mesh in one run, whose members are threads of this process."""
 
     def __init__(self, run: Run, member: int) -> None:
         self.run = run
@@ -218,7 +247,10 @@ class ThreadMember:
         self._communicators: dict[str, Communicator] = {}
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Run the collective ``step`` of ``operand`` with the other members."""
+        """Run the collective ``step`` with the other members along its mesh axis.
+
+        ``operand`` is this member's, and ``result`` is written.
+        """
         axis = step.params["axis_name"]
         communicator = self._communicators.get(axis)
         if communicator is None:

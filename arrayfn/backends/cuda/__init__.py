@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from arrayfn.lowering.compiled import CompiledProgram
     from arrayfn.lowering.plan import Kernel
 
-# The driver, the runner and the arrays are imported by what first uses a GPU.
+# Modules that need a GPU or CUDA's packages are imported inside of the functions below,
+# so that this module imports on any machine.
 
 __all__ = ["CudaBackend", "missing_here", "missing_packages"]
 
 
 def _try_plan(compiled: CompiledProgram) -> bool:
-    """Run a plan in checked memory (``checked_run``)."""
+    """Run a small plan in the emulator, which checks its accesses to memory.
+
+    Returns whether it ran; a plan that is too large does not.
+    """
     from arrayfn.backends.cuda.checked_run import try_plan
 
     return try_plan(compiled)
@@ -34,17 +38,18 @@ attention.register()
 sparse_systems.register()
 
 HOPPER: Final = (9, 0)
+"""The compute capability of Hopper GPUs, such as the H200."""
 
 
 class CudaBackend:
-    """Kernels on an NVIDIA GPU, by default the first one."""
+    """The backend that runs kernels on GPU ``number``, by default the first one."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.name = f"cuda:{number}" if number else "cuda"
 
     def info(self) -> BackendInfo:
-        """The backend's requirements, and which of them this machine lacks."""
+        """Describe the backend: its requirements, and what this machine lacks."""
         return BackendInfo(
             self.name,
             "kernels through NVVM, and NVIDIA's libraries, on an NVIDIA GPU",
@@ -53,7 +58,10 @@ class CudaBackend:
         )
 
     def _missing(self) -> str:
-        """Why there is no GPU of this number; empty if there is."""
+        """Say why there is no GPU with this backend's number; "" if there is one.
+
+        GPU 0 is not looked for: ``missing_here`` has done that.
+        """
         if not self.number:
             return ""
         from arrayfn.backends.cuda.driver import gpu_count
@@ -64,13 +72,13 @@ class CudaBackend:
         return f"there {'is' if count == 1 else 'are'} {count} here"
 
     def array_types(self) -> tuple[type, ...]:
-        """Arrays on the GPU."""
+        """Return the classes of this backend's arrays: DeviceArray."""
         from arrayfn.backends.cuda.device_array import DeviceArray
 
         return (DeviceArray,)
 
     def put(self, x: Any) -> DeviceArray:
-        """A copy of ``x``, an array or a number, in the memory of this GPU."""
+        """Copy ``x``, an array or a number, to the memory of this GPU."""
         from arrayfn.backends.cuda.device_array import device_put
         from arrayfn.backends.cuda.driver import gpu, on
 
@@ -80,9 +88,10 @@ class CudaBackend:
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """Lower ``program`` to kernels and a plan, for the GPU here or else an H200.
+        """Lower ``program`` to kernels and a plan for this machine's GPU.
 
-        Needs neither a GPU nor numba-cuda.
+        Without a GPU or numba-cuda, the kernels are for an H200. ``donated`` has the
+        numbers of the arguments whose memory results may take over.
         """
         from arrayfn.lowering.cuda.lower import lower
 
@@ -106,7 +115,7 @@ class CudaBackend:
             return Executable(compiled)
 
     def assembly(self, kernel: Kernel) -> str:
-        """Compile ``kernel`` to PTX, for the GPU here or, if none, an H200.
+        """Compile ``kernel`` to PTX for this machine's GPU, or else for an H200.
 
         Raises BackendError where numba-cuda is not installed.
         """
@@ -115,11 +124,11 @@ class CudaBackend:
         from arrayfn.backends.cuda.code import kernel_ptx
         from arrayfn.backends.cuda.driver import gpu
 
-        here = HOPPER if missing_here() else gpu(self.number).arch
-        return kernel_ptx(kernel, here)
+        arch = HOPPER if missing_here() else gpu(self.number).arch
+        return kernel_ptx(kernel, arch)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """Load ``compiled`` as a callable with an event after each step."""
+        """Load ``compiled`` as a callable that times each step by CUDA events."""
         from arrayfn.backends.cuda import timed
         from arrayfn.backends.cuda.driver import gpu, on
 

@@ -18,7 +18,10 @@ from arrayfn.lowering.scalars.rounding import maximum, minimum
 
 
 class CudaArithmetic(LLVMArithmetic):
-    """``LLVMArithmetic`` for NVVM; a thread branches where it needs a slow formula."""
+    """Emits the arithmetic of kernels as LLVM IR that NVVM accepts.
+
+    It overrides what NVVM lacks or computes differently, and uses instructions of GPUs.
+    """
 
     @override
     def guarded(
@@ -29,6 +32,10 @@ class CudaArithmetic(LLVMArithmetic):
         common: LLVMValue,
         *arguments: LLVMValue,
     ) -> LLVMValue:
+        """Emit ``common``, replaced by ``slow(*arguments)`` if ``rare(*arguments)``.
+
+        Each thread branches to the slow formula only if it needs it.
+        """
         b = self.builder
         start = b.block
         condition = rare(self, *arguments).value
@@ -42,16 +49,19 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        """Emit the exact remainder of x / y, with the sign of x."""
         # NVPTX's frem is not exact for large quotients.
         return self._libdevice("fmod", x, y)
 
     @override
     def negate(self, x: LLVMValue) -> LLVMValue:
-        # NVVM's dialect has no fneg.
+        """Emit -x."""
+        # NVVM's dialect has no fneg. -0.0 - x is -x for all x, zeros included.
         return self.constant(x.dtype, -0.0) - x
 
     @override
     def abs(self, x: LLVMValue) -> LLVMValue:
+        """Emit the absolute value of a float, by clearing its sign bit."""
         f = FORMATS[x.dtype]
         return self.reinterpret(
             self.reinterpret(x, f.integer) & f.magnitude_mask, x.dtype
@@ -59,16 +69,21 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def rint(self, x: LLVMValue) -> LLVMValue:
+        """Emit x rounded to an integer, to even if it is halfway between two."""
         # NVVM lacks the intrinsic.
         return self._libdevice("rint", x)
 
     @override
     def trunc(self, x: LLVMValue) -> LLVMValue:
+        """Emit x rounded to an integer towards 0."""
         # Before CUDA 13.1 NVVM lacks the intrinsic.
         return self._libdevice("trunc", x)
 
     def _libdevice(self, name: str, *arguments: LLVMValue) -> LLVMValue:
-        """Call libdevice's function ``name`` for ``arguments`` of f32 or f64."""
+        """Call libdevice's function ``name`` for ``arguments`` of f32 or f64.
+
+        "exp" is __nv_expf for f32, and __nv_exp for f64.
+        """
         dtype = arguments[0].dtype
         t = self.type(dtype)
         suffix = "f" if dtype == "f32" else ""
@@ -81,12 +96,20 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def table_pointer(self, table: Sequence[int], space: int = 1) -> ir.Value:
-        generic = super().table_pointer(table, space)
+        """Return a generic pointer to a constant table of 64-bit words.
+
+        The table is in ``space``, an address space of NVVM: 1 is global memory.
+        """
+        pointer = super().table_pointer(table, space)
         array = ir.ArrayType(I64, len(table))
-        return self.builder.addrspacecast(generic, array.as_pointer())
+        return self.builder.addrspacecast(pointer, array.as_pointer())
 
     @override
     def native(self, function: str, arguments: Sequence[Any]) -> Any:
+        """Emit a scalar function by a GPU's own means; None if it has a formula only.
+
+        ``function`` is its name in the scalar vocabulary.
+        """
         if function == "exp_f32":
             # A third of the formula's instructions, by the unit for powers of two;
             # CUDA's manual gives it an error of 1 ulp.
@@ -99,6 +122,11 @@ class CudaArithmetic(LLVMArithmetic):
 
     @override
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
+        """Emit a step of a reduction: ``operation`` is add, mul, max or min.
+
+        Maximum and minimum are NaN if an operand is. For float32 they are one PTX
+        instruction.
+        """
         if operation == "add":
             return x + y
         if operation == "mul":

@@ -1,7 +1,8 @@
 """The base of emitters of the CUDA vocabulary: intrinsics, inline PTX, addresses.
 
-An emitter makes the LLVM IR of one call, for NVVM. ``emits`` registers it for some
-kinds of device functions; ``device_functions`` imports all of them.
+An emitter makes the LLVM IR of one call of a device function, for NVVM. ``emits``
+registers an emitter for some kinds of device functions; importing
+``device_functions`` registers all emitters.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ VOID: Final = ir.VoidType()
 class Call:
     """A call of a device function, and the builder ``b`` of the code around it.
 
-    ``args`` are LLVM values. ``element`` is the LLVM type of the function's dtype in
-    memory; ``count`` is the last argument if that is a constant number of elements.
+    ``args`` are the arguments' LLVM values. If the call returns a pointer, ``element``
+    is the LLVM type of its elements in memory, else None. ``count`` is the last
+    argument of functions that take a constant there, else 0.
     """
 
     b: ir.IRBuilder
@@ -42,16 +44,17 @@ class Call:
 
 
 Emitter = Callable[[Call], Any]
-"""Returns the value of a call; None if it has none."""
+"""Emits a call, and returns its LLVM value; None if the call has no value."""
 
 EMITTERS: Final[dict[str, Emitter]] = {}
 """The emitter of each kind of device functions."""
 
 
 def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
-    """Register a function as the emitter of ``kinds``."""
+    """Decorate a function to register it as the emitter of ``kinds``."""
 
     def registered(emitter: Emitter) -> Emitter:
+        """Register ``emitter``, and return it."""
         EMITTERS.update(dict.fromkeys(kinds, emitter))
         return emitter
 
@@ -59,18 +62,26 @@ def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
 
 
 def emits_ptx(**texts: str) -> None:
-    """Register emitters of PTX without operands: keywords map kinds to texts."""
+    """Register emitters of PTX without operands.
+
+    Keywords map kinds to PTX: ``emits_ptx(fence="fence.acq_rel.gpu;")``.
+    """
     for kind, text in texts.items():
         emits(kind)(lambda c, text=text: assembly(c.b, text, "", ()))
 
 
 def emits_f32(**instructions: str) -> None:
-    """Register emitters of one instruction from float32 to float32, by kind."""
+    """Register emitters of one PTX instruction with float32 operands and result.
+
+    Keywords map kinds to instructions: ``emits_f32(approximate_divide="div.full.f32")``
+    emits "div.full.f32 $0, $1, $2;".
+    """
 
     def emitter(instruction: str) -> Emitter:
-        """An emitter of ``instruction`` with the call's arguments as float operands."""
+        """Make an emitter of ``instruction`` with the call's arguments as operands."""
 
         def emit(c: Call) -> Any:
+            """Emit the instruction: $0 is the result, $1, $2, ... are arguments."""
             operands = "".join(f", ${k}" for k in range(1, len(c.args) + 1))
             constraints = "=f" + ",f" * len(c.args)
             text = f"{instruction} $0{operands};"
@@ -85,7 +96,10 @@ def emits_f32(**instructions: str) -> None:
 def intrinsic(
     b: ir.IRBuilder, name: str, result: Any, arguments: Sequence[Any] = ()
 ) -> Any:
-    """Call the LLVM intrinsic ``name``, which returns the LLVM type ``result``."""
+    """Emit a call of the LLVM intrinsic ``name``, of the result type ``result``.
+
+    The intrinsic is declared in the module at its first call.
+    """
     kind = ir.FunctionType(result, [a.type for a in arguments])
     known = b.module.globals.get(name)
     return b.call(known or ir.Function(b.module, kind, name), arguments)
@@ -98,11 +112,11 @@ def assembly(
     arguments: Sequence[Any],
     result: Any = VOID,
 ) -> Any:
-    """Emit inline PTX that is neither moved nor removed.
+    """Emit inline PTX that the compiler neither moves nor removes.
 
-    ``text`` refers to its operands as $0, $1, ...: the result, unless it is VOID, and
-    then ``arguments``. ``constraints`` says which registers hold them, as LLVM writes
-    it ("=r,l").
+    ``text`` refers to its operands as $0, $1, ...: first the result, unless it is VOID,
+    then ``arguments``. ``constraints`` gives the register class of each operand, as
+    LLVM writes it: "=r,l" is a 32-bit result and a 64-bit argument.
     """
     kind = ir.FunctionType(result, [a.type for a in arguments])
     clobbers = ",".join(filter(None, (constraints, "~{memory}")))
@@ -122,19 +136,19 @@ def pure_assembly(
 
 
 def shared_address(b: ir.IRBuilder, pointer: Any) -> Any:
-    """Convert a generic ``pointer`` into shared memory to a 32-bit shared address."""
+    """Emit the 32-bit address in shared memory of a generic ``pointer`` into it."""
     kind = pointer.type.pointee.as_pointer(SHARED)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I32)
 
 
 def global_address(b: ir.IRBuilder, pointer: Any) -> Any:
-    """Convert a generic ``pointer`` into global memory to a 64-bit global address."""
+    """Emit the 64-bit address in global memory of a generic ``pointer`` into it."""
     kind = pointer.type.pointee.as_pointer(1)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I64)
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of an element of ``dtype`` in memory."""
+    """Return the bytes of an element of ``dtype`` in memory."""
     if dtype in COMPLEXES:
         return 2 * width(REAL_PART[dtype]) // 8
     return width(dtype) // 8

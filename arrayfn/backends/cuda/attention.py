@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Window = tuple[int | None, int | None]
 
-_H200_HEAD = 256  # elements of a head that cuDNN supports there
+_H200_HEAD = 256  # most elements of a head that cuDNN supports on an H200
 
 
 def _generated_supports(
@@ -36,10 +36,12 @@ def _generated_supports(
     block: tuple[int, int] | None = None,
     **static: Any,
 ) -> bool:
-    """float16 or bfloat16, heads of at most 256, an elementwise score function.
+    """Whether generated kernels compute attention of operands of these types.
 
-    ``scale`` must be finite. The score function may read arrays it captures, among the
-    operands that ``given`` names, one element at a time.
+    The dtype must be float16 or bfloat16, ``scale`` finite, and a head at most 256
+    elements. The operands are q, k, v, and those that ``given`` names. ``score`` is the
+    score function, which must be elementwise, but may read one element of a named
+    operand. ``block`` is the shape of the block mask's blocks.
     """
     from arrayfn.lowering.cuda.attention import calls
 
@@ -55,7 +57,12 @@ def _generated_supports(
 def _generated_supports_bias(
     *types: ArrayType, given: tuple[str, ...], **static: Any
 ) -> bool:
-    """``_generated_supports``, and the bias has an element for each key."""
+    """Whether a generated kernel computes the gradient by the bias.
+
+    This needs what ``_generated_supports`` needs, and a bias with an element for each
+    key: no broadcast along its last axis. ``types`` are those of the operands: q, k, v,
+    and those that ``given`` names.
+    """
     bias = types[3 + given.index("bias")]
     keys = types[1].shape[1]
     supported = _generated_supports(*types, given=given, **static)
@@ -63,7 +70,7 @@ def _generated_supports_bias(
 
 
 def _generated_reads(type: ArrayType, offset: int) -> bool:
-    """Whether the generated kernel reads an array that lies so.
+    """Whether generated kernels read an operand in this layout without a copy.
 
     ``offset`` is that of the array's first element in its memory, in elements.
     """
@@ -73,9 +80,9 @@ def _generated_reads(type: ArrayType, offset: int) -> bool:
 
 
 def generated_attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The call of a generated kernel, on tensor cores, that computes an attention.
+    """Yield the call of a generated kernel that computes an attention.
 
-    ``reads`` says where the operands lie.
+    The kernel uses tensor cores. ``reads`` says where the operands lie in memory.
     """
     from arrayfn.lowering.cuda.attention import calls
 
@@ -85,10 +92,10 @@ def generated_attention(equation: Equation, reads: Reads) -> Iterator[Handwritte
 def generated_attention_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The calls of generated kernels, on tensor cores, for an attention's gradient.
+    """Yield the calls of generated kernels for an attention's gradient.
 
-    It is the gradient by queries, keys and values. ``reads`` says where the operands
-    lie.
+    It is the gradient by queries, keys and values. The kernels use tensor cores.
+    ``reads`` says where the operands lie in memory.
     """
     from arrayfn.lowering.cuda.attention import calls
 
@@ -98,9 +105,9 @@ def generated_attention_gradient(
 def generated_attention_bias_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The calls of generated kernels, on tensor cores, for the gradient by a bias.
+    """Yield the calls of generated kernels for the gradient by an attention's bias.
 
-    It is the bias of an attention. ``reads`` says where the operands lie.
+    The kernels use tensor cores. ``reads`` says where the operands lie in memory.
     """
     from arrayfn.lowering.cuda.attention import calls
 
@@ -109,12 +116,16 @@ def generated_attention_bias_gradient(
 
 @cache
 def _has_cudnn() -> bool:
+    """Whether cuDNN's Python front end is installed."""
     return importlib.util.find_spec("cudnn") is not None
 
 
 @cache
 def _longest_head() -> int:
-    """Elements of a head that cuDNN supports on the GPU here, or, if none, an H200."""
+    """Return the most elements of a head that cuDNN supports.
+
+    That is on this machine's GPU, or without one on an H200.
+    """
     if missing_here():
         return _H200_HEAD
     from arrayfn.backends.cuda.libraries import cudnn
@@ -125,10 +136,12 @@ def _longest_head() -> int:
 def _cudnn_supports(
     q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
 ) -> bool:
-    """Whether cuDNN computes attention of these operands here.
+    """Whether cuDNN computes attention of operands of these types.
 
-    Heads must be short enough, and a multiple of 8 elements; no array may be empty, and
-    ``window`` is none or causal.
+    The dtype must be float16 or bfloat16. Heads must be short enough, and a multiple of
+    8 elements. No array may be empty. There must be no score function and no operands
+    but q, k and v. ``window``, the keys (before, after) a query that it attends to,
+    must be unbounded, or causal: (None, 0).
     """
     head = q.shape[-1]
     return (
@@ -143,9 +156,10 @@ def _cudnn_supports(
 
 
 def _cudnn_reads(type: ArrayType, offset: int) -> bool:
-    """Whether all rows of heads begin at multiples of 128 bits, as cuDNN needs.
+    """Whether cuDNN reads an array of this layout without a copy.
 
-    ``offset`` is that of the array's first element in its memory, in elements.
+    It needs contiguous heads that begin at multiples of 128 bits. ``offset`` is that of
+    the array's first element in its memory, in elements.
     """
     if type.ndim != 4:
         return False
@@ -158,15 +172,16 @@ def _cudnn_reads(type: ArrayType, offset: int) -> bool:
 def cudnn_attention(
     *types: ArrayType, scale: float, window: Window, **static: Any
 ) -> Any:
-    """cuDNN's scaled dot-product attention of operands of ``types``.
+    """Build cuDNN's scaled dot-product attention; return a function that enqueues it.
 
-    Logits are multiplied by ``scale``. Keys after a query are left out where ``window``
-    ends at it. Other ``static`` arguments are for other kernels of the operator.
+    ``types`` are those of operands and results. Logits are multiplied by ``scale``. A
+    ``window`` that ends at the query, (None, 0), is a causal mask. The other ``static``
+    arguments have no meaning for this kernel.
     """
     from arrayfn.backends.cuda.libraries import cudnn
 
-    made: Any = cudnn.attention
-    return made(*types, scale, window[1] == 0)
+    build: Any = cudnn.attention
+    return build(*types, scale, window[1] == 0)
 
 
 def cudnn_attention_gradient(
@@ -176,26 +191,35 @@ def cudnn_attention_gradient(
     is_deterministic: bool = True,
     **static: Any,
 ) -> Any:
-    """cuDNN's gradient of attention of operands of ``types``.
+    """Build cuDNN's gradient of attention; return the function that enqueues it.
 
-    ``scale`` and ``window`` are those of ``cudnn_attention``. With
-    ``is_deterministic`` the sum of a query's gradient has a fixed order.
+    ``types`` are those of operands and results; ``scale`` and ``window`` are those of
+    ``cudnn_attention``. With ``is_deterministic`` a query's gradient is summed in a
+    fixed order.
     """
     from arrayfn.backends.cuda.libraries import cudnn
 
-    made: Any = cudnn.attention_gradient
-    return made(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
+    build: Any = cudnn.attention_gradient
+    return build(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
 
 
 def cudnn_attention_gradient_in_any_order(*types: ArrayType, **static: Any) -> Any:
-    """cuDNN's gradient, which adds the parts of blocks in the order they arrive."""
+    """Build cuDNN's gradient of attention with sums in any order.
+
+    Blocks add to a query's gradient in the order in which they finish, so the result is
+    not deterministic. The parameters are those of ``cudnn_attention_gradient``.
+    """
     return cudnn_attention_gradient(*types, **static, is_deterministic=False)
 
 
 def register() -> None:
-    """Register the kernels; the last one that supports the operands is chosen."""
+    """Register the kernels; the last one that supports the operands is chosen.
+
+    So cuDNN's kernels are preferred to generated ones.
+    """
 
     def add(operator: str, function: Any, when: Any, **options: Any) -> None:
+        """Register ``function`` for operands that ``when`` accepts."""
         KERNELS.register(OperatorKernel(operator, "cuda", function, when, **options))
 
     generated: dict[str, Any] = {"views": _generated_reads, "lowered": True}

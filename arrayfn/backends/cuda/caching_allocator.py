@@ -24,13 +24,14 @@ FUNCTIONS: Final = {
     "free": "cuMemFreeAsync",
     "synchronize": "cuCtxSynchronize",
 }
-"""The driver's functions that native routines call, by the field for the address."""
+"""The driver's functions that native routines call, by fields of ``DeviceMemory``."""
 
 
 class CachingAllocator:
-    """The free lists of one device; the GIL serializes its users.
+    """Allocates a device's memory from free lists; the GIL serializes its users.
 
-    All devices of a process share one address space, so ``free`` accepts memory of any.
+    ``_allocated`` maps addresses that ``allocate`` returned to their free lists, for
+    all devices: they share one address space, so any device's ``free`` accepts any.
     """
 
     _allocated: ClassVar[dict[int, int]] = {}
@@ -43,6 +44,12 @@ class CachingAllocator:
         pool: int,
         max_idle: int,
     ) -> None:
+        """Make an allocator without blocks.
+
+        ``addresses`` has the address of each driver function in ``FUNCTIONS``;
+        ``context``, ``stream`` and ``pool`` are the driver's handles. While free lists
+        hold ``max_idle`` bytes or more, freed blocks go back to the driver.
+        """
         self._memory = immortal(DeviceMemory)
         self._memory.set(
             max_idle=max_idle,
@@ -64,7 +71,11 @@ class CachingAllocator:
         return self._memory.idle_bytes
 
     def free_list(self, nbytes: int) -> int:
-        """The address of the free list of the blocks that hold ``nbytes``."""
+        """Return the address of the native free list of blocks that hold ``nbytes``.
+
+        The first call for a size makes the list, which lives forever. Blocks larger
+        than ``LARGEST_IDLE`` are not kept in their list.
+        """
         size = block_size(nbytes)
         known = self._free_lists.get(size)
         if known is not None:
@@ -72,13 +83,14 @@ class CachingAllocator:
         free_list = immortal(FreeList)
         memory = ctypes.addressof(self._memory)
         free_list.set(size=size, keeps=size <= LARGEST_IDLE, memory=memory)
-        self._free_lists[size] = made = ctypes.addressof(free_list)
-        return made
+        self._free_lists[size] = address = ctypes.addressof(free_list)
+        return address
 
     def block(self, nbytes: int) -> tuple[int, object] | None:
-        """Allocate ``nbytes``: the address, and an object whose destructor frees them.
+        """Allocate ``nbytes``; return the address and an object that owns them.
 
-        None if memory is exhausted.
+        The owner's destructor frees the memory. The result is None if memory is
+        exhausted.
         """
         free_list = self.free_list(nbytes)
         pointer = self._pop_block(free_list)
@@ -97,11 +109,12 @@ class CachingAllocator:
         self._push_block(self._allocated.pop(pointer), pointer)
 
     def share(self, owner: object) -> None:
-        """Record that another library has seen the memory of the block ``owner``.
+        """Record that another library has seen the memory that ``owner`` owns.
 
-        The GPU is waited for before that memory is used again.
+        ``owner`` is an object of ``block``. Its destructor then waits for the GPU
+        before it frees the memory.
         """
-        self._mark_shared(id(owner))
+        self._mark_shared(id(owner))  # the capsule's address
 
     def clear(self) -> None:
         """Return all idle blocks to the driver."""
@@ -111,7 +124,10 @@ class CachingAllocator:
 
 @cache
 def _function(routine: Routine[..., Any]) -> Callable[..., Any]:
-    """Make a Python function of a native routine of integers; the GIL stays held."""
+    """Make a Python function of a native routine, which runs with the GIL held.
+
+    Arguments and result are integers, but ``block_object`` returns an object.
+    """
     result = ctypes.py_object if routine is free_lists.block_object else ctypes.c_int64
     words = [ctypes.c_int64] * routine.arity
     return ctypes.PYFUNCTYPE(result, *words)(native_address(routine))

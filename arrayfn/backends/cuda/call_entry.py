@@ -26,14 +26,17 @@ _SLOTS: Final = {
     "shared": "shared",
     "writable": "writable",
 }
-"""The slots of a DeviceArray that native code reads, by names in ``Call``."""
+"""The slots of a DeviceArray that native code uses, by the fields of ``Call``."""
 ALWAYS: Final = 1 << 62
-"""More calls than a process makes."""
+"""A limit of calls that no process reaches."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result's type, the number of its buffer, and the free list for its memory."""
+    """A result of a plan: its type, its buffer, and the free list for its memory.
+
+    ``buffer`` is a number, and ``free_list`` an address.
+    """
 
     type: ArrayType
     buffer: int
@@ -41,10 +44,10 @@ class Result:
 
 
 class CallEntry:
-    """The tables that the native entry of one plan reads.
+    """The tables that the native call entry of one plan reads.
 
-    The entry compares types by identity. ``plan`` runs calls at any addresses; None if
-    calls at new addresses go to Python.
+    The entry compares types by identity. ``plan`` runs calls at any addresses; if it is
+    None, calls at new addresses go to Python.
     """
 
     def __init__(
@@ -54,7 +57,12 @@ class CallEntry:
         results: Sequence[Result],
         arena: tuple[int, int],
     ) -> None:
-        """``buffers`` are addresses; ``arena`` is its buffer and free list, or 0."""
+        """Fill the tables.
+
+        ``buffers`` are the addresses of all buffers, of which a call sets inputs,
+        results and arena. ``inputs`` are pairs (type, number of its buffer). ``arena``
+        is (number of its buffer, address of its free list; 0 without an arena).
+        """
         self._buffers = np.array(buffers, np.int64)
         self._inputs = (Input * len(inputs))(
             *(Input(type=id(type), buffer=buffer) for type, buffer in inputs)
@@ -79,30 +87,37 @@ class CallEntry:
         )
 
     def run(self, plan: Plan, calls: int = ALWAYS) -> None:
-        """Run ``plan`` in the next ``calls`` calls with addresses that have no plan."""
+        """Let the next ``calls`` calls at addresses without a plan run ``plan``.
+
+        Later calls at such addresses enter Python.
+        """
         if plan is not self.plan:
-            self._call.calls_left = 0
+            self._call.calls_left = 0  # another thread may call before the plan is set
             self._call.set(plan=plan.address)
             self.plan = plan
         self._call.calls_left = calls
 
     def cache_address(self, number: int, value: object, address: int) -> None:
-        """Cache the address of the copy of ``value``, a number, as input ``number``.
+        """Let calls with the Python number ``value`` as input ``number`` use its copy.
 
-        The caller keeps both alive until it caches another value.
+        ``address`` is that of the copy on the GPU. The caller keeps value and copy
+        alive until it caches another value.
         """
-        # Other threads may call between these lines.
+        # Other threads may call between these lines, so no value is cached meanwhile.
         self._inputs[number].set(cached=0)
         self._inputs[number].set(address=address)
         self._inputs[number].set(cached=id(value))
 
     def publish(self, plans: Mapping[bytes, Plan]) -> None:
-        """Let calls run ``plans``, whose keys are the addresses of all buffers."""
+        """Let calls run ``plans``, whose keys are the addresses of all buffers.
+
+        The entry's table has a row for each plan: its address, then the key.
+        """
         records = np.empty((len(plans), 1 + len(self._buffers)), np.int64)
         for record, (key, plan) in zip(records, plans.items(), strict=True):
             record[0] = plan.address
             record[1:] = np.frombuffer(key, np.int64)
-        # Other threads may call between these lines.
+        # Other threads may call between these lines, so the table is empty meanwhile.
         self._call.recorded_count = 0
         self._call.set(recorded=_address(records))
         self._recorded = records, *plans.values()
@@ -111,11 +126,11 @@ class CallEntry:
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Make the native entries for several results, as a tuple, and for one.
+        """Make two native entries: one returns a tuple of results, one a single result.
 
-        ``call`` and ``call_single`` do the same in Python; an entry calls its
-        counterpart for what it cannot do. They are returned themselves where native
-        code cannot read Python's objects.
+        ``call`` and ``call_single`` do the same in Python. An entry calls the Python
+        function for what it cannot do. Where native code cannot read Python's objects,
+        the Python functions are returned instead of entries.
         """
         if not reads_objects():
             return call, call_single
@@ -128,12 +143,16 @@ class CallEntry:
 
 
 def _address(words: Any) -> int:
+    """Return the address of the first element of a NumPy array."""
     return int(words.__array_interface__["data"][0])
 
 
 @cache
 def slot_numbers() -> dict[str, int]:
-    """The offsets of a DeviceArray's slots, in 8 bytes, by the fields of ``Call``."""
+    """Return the offsets of a DeviceArray's slots, by the fields of ``Call``.
+
+    They are in units of 8 bytes.
+    """
     return {
         f"{field}_slot": _offset(getattr(DeviceArray, name))
         // ctypes.sizeof(ctypes.c_int64)
@@ -142,7 +161,10 @@ def slot_numbers() -> dict[str, int]:
 
 
 def _offset(descriptor: Any) -> int:
-    """The byte offset in an object of the slot that a class's ``descriptor`` reads."""
+    """Return the byte offset of a slot in its object, from CPython's structs.
+
+    ``descriptor`` is the class attribute that reads the slot.
+    """
     member = _MemberDescriptor.from_address(id(descriptor)).member
     return _Member.from_address(member).offset
 

@@ -32,10 +32,11 @@ ENTRY: Final = NEUTRAL_NAME
 OVERLAPS_FROM: Final = (9, 0)
 """The first architecture whose kernels may begin before earlier ones end."""
 _BEGIN: Final = ".visible .entry "
-# A kernel begins with this, unless its text has ``griddepcontrol_wait()`` later. Only
-# kernels of few blocks, which fill the GPU, let the next one be launched early
-# (``griddepcontrol_launch_dependents``): each block that does so costs 1.2 ns, and
-# early blocks would occupy multiprocessors that the running kernel still needs.
+# Every kernel begins with this instruction, unless its text calls
+# ``griddepcontrol_wait()`` somewhere. Only kernels of few blocks, which fill the GPU,
+# let the next kernel be launched early (``griddepcontrol_launch_dependents``): each
+# block that does so costs 1.2 ns, and early blocks would occupy multiprocessors that
+# the running kernel still needs.
 _WAIT_FOR_EARLIER: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
 _PRINTED_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
@@ -62,23 +63,31 @@ _loaded: Final[WeakValueDictionary[tuple[int, str], LoadedKernel]] = (
     WeakValueDictionary()
 )
 _recent: Final[deque[LoadedKernel]] = deque(maxlen=256)
-"""Kernels that stay loaded, as a function made again in each iteration has equal ones.
+"""Kernels loaded last, which stay loaded even if no plan holds them.
+
+A user's function that is defined again in each iteration needs equal kernels again.
 """
 _MAX_UNUSED: Final = 64
-"""Unused modules, from which on the GPU is waited for to unload them."""
-forgets(_recent.clear)
+"""From so many unused modules on, the next load waits for the GPU and unloads them."""
+forgets(_recent.clear)  # when the user clears all caches
 
 
 @cache
 def _toolchain() -> str:
-    """The part of a cache key that identifies compilers and code generators."""
+    """Return a hash of the compilers' versions and of the sources of code generators.
+
+    It is a part of every kernel's cache key.
+    """
     versions = metadata.version("numba-cuda"), metadata.version("llvmlite")
     bytecode = str(sys.implementation.cache_tag)
     return content_key(*versions, bytecode, *source_texts(*_SOURCES))
 
 
 def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """The cache key of a kernel's cubin for a compute capability."""
+    """Return the key in the disk cache of a kernel's machine code.
+
+    ``arch`` is the compute capability, as (9, 0).
+    """
     signature = ",".join(parameter.kind for parameter in kernel.parameters)
     return content_key(
         "cuda",
@@ -92,20 +101,28 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
 
 
 def kernel_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """Compile ``kernel`` to PTX, with the entry ``ENTRY``. Needs no GPU."""
+    """Compile ``kernel`` to PTX, whose entry is called ``ENTRY``. Needs no GPU."""
     with no_garbage_collection():
         modules = kernel_ir(kernel, arch)
     return _ptx(with_neutral_name(kernel), modules, arch)
 
 
 def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
-    """Prepare a compilation: make the LLVM IR of ``kernel``; the rest needs no GIL."""
+    """Make the LLVM IR of ``kernel``; return a function that compiles it to a cubin.
+
+    The IR is made at once, by Numba; the function needs the GIL only briefly, so that
+    several can run in threads.
+    """
     with no_garbage_collection():
         modules = kernel_ir(kernel, arch)
     return partial(_cubin, with_neutral_name(kernel), modules, arch)
 
 
 def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
+    """Compile LLVM modules of ``kernel``, given as text, to PTX.
+
+    From Hopper on, the kernel can be launched while earlier ones end.
+    """
     ptx: str = importlib.import_module(_PRINTED_COMPILER).ptx_of(kernel, modules, arch)
     return with_dependent_launch(ptx) if arch >= OVERLAPS_FROM else ptx
 
@@ -133,38 +150,43 @@ def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
 
 
 def with_neutral_name(kernel: Kernel) -> Kernel:
-    """Return ``kernel`` with the text of its key, with a function called ``ENTRY``."""
+    """Return ``kernel`` with its source replaced by its key, and the name ``ENTRY``.
+
+    The key is the source with neutral names, so equal kernels compile to equal code.
+    """
     text, name = kernel.key, kernel.compiled_name
     if name != ENTRY:
-        # Written by hand; other functions and variables may not have the entry's name.
+        # A handwritten kernel keeps its name in its key, so its ``def`` is renamed.
+        # The text may not define anything else that is called ``ENTRY``.
         head = rf"^def {re.escape(name)}\b"
         text = re.sub(head, f"def {ENTRY}", text, count=1, flags=re.MULTILINE)
     return replace(kernel, name=ENTRY, source=text, key=text)
 
 
 def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
-    """Make the LLVM IR of ``kernel``, whose entry is ``ENTRY``: modules as text.
+    """Make the LLVM IR of ``kernel``, with the entry ``ENTRY``: a list of LLVM modules.
 
-    An edited kernel is compiled as a printed one, if it uses no other Python. Raises
-    BackendError for what cannot be compiled.
+    The pipeline for printed kernels is tried first. A kernel that a user edited, which
+    may use more of Python, goes through numba-cuda's pipeline if that fails. Raises
+    BackendError for a kernel that cannot be compiled.
     """
-    made = with_neutral_name(kernel)
+    neutral = with_neutral_name(kernel)
     try:
-        return [importlib.import_module(_PRINTED_COMPILER).printed_ir(made)]
+        return [importlib.import_module(_PRINTED_COMPILER).printed_ir(neutral)]
     except UntypedKernelError as error:
         if kernel.from_file or not kernel.is_replaced:
             raise BackendError(
                 f"kernel {kernel.name} cannot be compiled: {error}"
             ) from error
-    return importlib.import_module(_WRITTEN_COMPILER).written_modules(made, arch)
+    return importlib.import_module(_WRITTEN_COMPILER).written_modules(neutral, arch)
 
 
 def with_dependent_launch(ptx: str) -> str:
-    r"""Let the kernel of ``ptx`` be launched while earlier ones end, and wait for them.
+    r"""Let the kernel in ``ptx`` be launched while earlier ones end, and wait for them.
 
-    Its loads are no longer ``.nc``, which assume that nothing writes the memory while
-    the kernel runs: the kernels that it waits for do, and such loads returned older
-    values.
+    The wait is the first instruction, unless the kernel has one elsewhere. Loads lose
+    the modifier ``.nc``: it promises that nothing writes the memory while the kernel
+    runs, but earlier kernels may. Loads with ``.nc`` returned older values.
 
     >>> print(with_dependent_launch(".visible .entry kernel()\n{\n\tret;\n}"))
     .visible .entry kernel()
@@ -180,21 +202,22 @@ def with_dependent_launch(ptx: str) -> str:
 
 
 def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
-    """Load the code of each kernel, by its name. Equal kernels share it.
+    """Load the code of each kernel; return the loaded kernels by name.
 
-    NVVM and the linker compile in as many threads as there are cores, while numba-cuda
-    makes the LLVM IR of further kernels.
+    Kernels with the same key share one. Code that is not in the disk cache is compiled:
+    NVVM and the linker run in as many threads as there are cores, while numba-cuda
+    makes the LLVM IR of further kernels. Many unused modules are unloaded first.
     """
     gpu = device()
     keys = {kernel.name: kernel_key(kernel, gpu.arch) for kernel in kernels}
     by_key = {keys[kernel.name]: kernel for kernel in kernels}
     with _LOCK:
-        held: dict[str, LoadedKernel] = {}
+        loaded_by_key: dict[str, LoadedKernel] = {}
         units: dict[str, Unit] = {}
         for key, kernel in by_key.items():
             known = _loaded.get((current_number(), key))
             if known is not None:
-                held[key] = known
+                loaded_by_key[key] = known
             else:
                 prepare = partial(_compilation, kernel, gpu.arch)
                 units[key] = Unit(key, (ENTRY,), prepare)
@@ -202,8 +225,9 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
             unload_unused(_MAX_UNUSED)
         for key, cubin in object_codes(units).items():
             kernel = by_key[key]
+            # A kernel that uses the L1 cache gets no more shared memory than it needs.
             blocks = kernel.blocks_per_multiprocessor if kernel.cached else 0
-            made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
-            held[key] = _loaded[current_number(), key] = made
-            _recent.append(made)
-        return {name: held[key] for name, key in keys.items()}
+            loaded = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
+            loaded_by_key[key] = _loaded[current_number(), key] = loaded
+            _recent.append(loaded)
+        return {name: loaded_by_key[key] for name, key in keys.items()}

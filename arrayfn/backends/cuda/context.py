@@ -22,8 +22,8 @@ _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
 # Names and numbers of cuda.h.
 SUCCESS: Final = 0
 OUT_OF_MEMORY: Final = 2
-_FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # of kernels
-_NON_BLOCKING: Final = 1
+_FAULTS: Final = frozenset({700, 702, *range(714, 720)})  # errors of running kernels
+_NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _EVENT_WITHOUT_TIMING: Final = 2
@@ -39,12 +39,17 @@ class Context:
 
     ``library`` and ``waiting`` both have the driver's functions. ``library`` calls them
     with the GIL held, so use it for calls that return at once. ``waiting`` releases the
-    GIL, so use it for calls that may wait. Enqueuing may wait too: it does while the
-    stream's queue is full, and in a plan with collectives until another Python thread
-    has enqueued its part.
+    GIL, so use it for calls that may wait. Enqueuing may wait too: for room in the
+    stream's queue, and in a plan with collectives for another Python thread, which
+    enqueues its part. ``arch`` is the compute capability, as (9, 0).
     """
 
     def __init__(self, number: int) -> None:
+        """Open the GPU: load the driver, make the context current, create the stream.
+
+        If the disk cache has no kernels, numba-cuda is imported in a thread meanwhile.
+        Raises BackendError without a driver.
+        """
         try:
             self.library = ctypes.PyDLL("libcuda.so.1")
         except OSError:
@@ -56,12 +61,12 @@ class Context:
         if object_cache().is_empty():
             threading.Thread(target=_import_compiler).start()
         self.check(self.waiting.cuInit(0))
-        found = ctypes.c_int()
-        self.check(self.library.cuDeviceGet(ctypes.byref(found), number))
+        handle = ctypes.c_int()  # a CUdevice
+        self.check(self.library.cuDeviceGet(ctypes.byref(handle), number))
         context = ctypes.c_void_p()
-        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
+        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
         self.context = int(context.value or 0)
-        self.number = found.value
+        self.number = handle.value
         self.make_current()
         self.arch = (
             self.attribute(_ATTRIBUTE_MAJOR),
@@ -78,7 +83,7 @@ class Context:
         return text.value.decode()
 
     def attribute(self, attribute: int) -> int:
-        """The value of the driver's attribute number ``attribute``."""
+        """Return the value of the GPU's CUdevice_attribute ``attribute``."""
         value = ctypes.c_int()
         self.check(
             self.library.cuDeviceGetAttribute(
@@ -88,14 +93,17 @@ class Context:
         return value.value
 
     def new_stream(self) -> ctypes.c_void_p:
-        """Create a stream that does not synchronize with others."""
+        """Create a stream that does not synchronize with the default stream."""
         stream = ctypes.c_void_p()
         self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
         return stream
 
     def address(self, name: str) -> int:
-        """The address of the driver's function ``name``."""
-        # The header gives some names a suffix: the version it declares.
+        """Return the address of the driver's function ``name``.
+
+        If the library has ``name`` with the suffix "_v2" too, that version is taken, as
+        in cuda.h: the name without a suffix has an older interface.
+        """
         for suffix in ("_v2", ""):
             function = getattr(self.library, name + suffix, None)
             if function is not None:
@@ -109,8 +117,8 @@ class Context:
     def check(self, status: int, what: str = "") -> None:
         """Raise BackendError unless the driver's ``status`` is success.
 
-        It is OutOfMemoryError if the driver is out of memory. ``what`` says in the
-        message what was attempted.
+        Raises OutOfMemoryError if the driver is out of memory. ``what`` goes into the
+        message and says what failed, such as "in a graph".
         """
         if status == SUCCESS:
             return
@@ -132,22 +140,22 @@ class Context:
         )
 
     def wait_for(self, stream: int) -> None:
-        """Let later work of this GPU's stream wait for present work of ``stream``."""
+        """Let later work of this GPU's stream wait for earlier work of ``stream``."""
         self._after(self.stream, stream)
 
     def let_wait(self, stream: int) -> None:
-        """Let later work of ``stream`` wait for present work of this GPU's stream."""
+        """Let later work of ``stream`` wait for earlier work of this GPU's stream."""
         self._after(stream, self.stream)
 
     def _after(self, later: int, earlier: int) -> None:
-        """Let the stream ``later`` wait for all that is enqueued on ``earlier``."""
+        """Let later work of the stream ``later`` wait for all work of ``earlier``."""
         event = self.new_event()
         self.record(event, earlier)
         self.wait_for_event(later, event)
         self.destroy_event(event)
 
     def new_event(self, *, with_time: bool = False) -> ctypes.c_void_p:
-        """Create an event; ``with_time`` lets it measure the time."""
+        """Create an event; only one made ``with_time`` can measure the time."""
         self.make_current()
         event = ctypes.c_void_p()
         flags = 0 if with_time else _EVENT_WITHOUT_TIMING
@@ -155,7 +163,7 @@ class Context:
         return event
 
     def record(self, event: ctypes.c_void_p, stream: int) -> None:
-        """Record ``event`` on ``stream``, to complete once its present work has run."""
+        """Record ``event`` on ``stream``: it completes once earlier work there ends."""
         self.check(self.waiting.cuEventRecord(event, ctypes.c_void_p(stream)))
 
     def wait_for_event(self, stream: int, event: ctypes.c_void_p) -> None:
@@ -168,9 +176,9 @@ class Context:
 
 
 def _import_compiler() -> None:
-    """Import numba-cuda while the driver starts, which takes as long.
+    """Import numba-cuda in a thread, while the driver starts: both take as long.
 
-    It is needed if the disk cache has no kernels.
+    Called if the disk cache is empty, so that kernels will be compiled.
     """
-    with suppress(ImportError, BackendError):  # said again by who compiles
+    with suppress(ImportError, BackendError):  # the first compilation raises it again
         importlib.import_module(_COMPILER)

@@ -31,7 +31,7 @@ from arrayfn.lowering.cuda.windows.strided_blocks import has_blocks
 from arrayfn.lowering.options import Options
 
 MAX_COPIED: Final = 1 << 30
-"""Bytes of copied windows, up to which a matrix product of them is tried."""
+"""Most bytes of copied windows for which the matrix product of windows is tried."""
 
 
 def choose_algorithm(
@@ -40,7 +40,8 @@ def choose_algorithm(
     """Choose the fastest algorithm of a convolution, by timing if there are several.
 
     ``provider`` is the name of the library kernel, ``integers`` its extents and
-    strides. The choice is kept in the disk cache.
+    strides. The choice is kept in the disk cache. A convolution that cuDNN does not
+    support is a matrix product.
     """
     if not is_supported(provider, integers):
         return "product"
@@ -59,20 +60,23 @@ def choose_algorithm(
 def candidate_algorithms(
     provider: str, p: Mapping[str, int]
 ) -> tuple[ConvolutionAlgorithm, ...]:
-    """The algorithms of a convolution that are worth timing, the library's first.
+    """Return the algorithms of a convolution that are worth timing, "library" first.
 
-    ``provider`` is the name of the library kernel, ``p`` its extents and strides.
+    ``provider`` is the name of the library kernel, such as "convolution_output_f32";
+    ``p`` has its extents and strides. A matrix product of the copied windows is worth
+    timing only with a stride above 1, without tensor cores, and if the copy is at most
+    ``MAX_COPIED`` bytes.
     """
     candidates: list[ConvolutionAlgorithm] = ["library"]
     axes = range(p["axes"])
     if has_blocks(p):
         candidates.append("blocks")
-    words = p["batch"] * p["groups"] * p["inner"]
-    words *= math.prod(p[f"count{k}"] * p[f"size{k}"] for k in axes)
+    copied_elements = p["batch"] * p["groups"] * p["inner"]
+    copied_elements *= math.prod(p[f"count{k}"] * p[f"size{k}"] for k in axes)
     size = BY_SHORT_NAME[provider.split("_")[2]].itemsize
     on_tensor_cores = provider.removesuffix("_any").endswith(ON_TENSOR_CORES)
-    apart = max(p[f"stride{k}"] for k in axes) > 1
-    if apart and not on_tensor_cores and words * size <= MAX_COPIED:
+    is_strided = max(p[f"stride{k}"] for k in axes) > 1
+    if is_strided and not on_tensor_cores and copied_elements * size <= MAX_COPIED:
         candidates.append("product")
         if has_blocks(p):
             candidates.append("product of blocks")
@@ -80,9 +84,11 @@ def candidate_algorithms(
 
 
 def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
-    """Time the candidates, and return the name of the fastest as bytes.
+    """Time the candidate algorithms, and return the name of the fastest as bytes.
 
-    The library's is preferred if it is not much slower, or if memory is short.
+    Of algorithms that are about as fast, the first candidate is preferred: the
+    library's. A candidate that fails or runs out of memory is left out; if all do, the
+    result is the library's.
     """
     seconds: dict[ConvolutionAlgorithm, float] = {}
     for algorithm in candidate_algorithms(provider, integers):
@@ -98,7 +104,10 @@ def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
 def _seconds(
     provider: str, p: Mapping[str, int], algorithm: ConvolutionAlgorithm
 ) -> float:
-    """Time a convolution of random data by one algorithm, in seconds."""
+    """Return the seconds that a convolution of random data takes by ``algorithm``.
+
+    Lowers the convolution for a GPU configuration that always chooses ``algorithm``.
+    """
     gpu = replace(GPU, choose_convolution=lambda provider, integers: algorithm)
     program = program_of(provider, p)
     options = Options(deterministic=not provider.endswith("_any"))

@@ -32,19 +32,21 @@ from arrayfn.tracing import ArrayOnDevice
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT: Final = 16  # of memory that kernels access in vectors
-_LEGACY_STREAM: Final = 1
-_interned: dict[tuple[int, ArrayType], ArrayType] = {}
-_gpu_by_type: dict[int, int] = {}  # the GPU of an interned type, by its id
+_LEGACY_STREAM: Final = 1  # CU_STREAM_LEGACY, CUDA's default stream
+_interned: dict[tuple[int, ArrayType], ArrayType] = {}  # by (GPU number, equal type)
+_gpu_by_type: dict[int, int] = {}  # GPU number, by the id of an interned type
 
 
 def interned(type: ArrayType) -> ArrayType:
-    """The one object that is equal to ``type``, for arrays on this thread's GPU.
+    """Return the one object equal to ``type`` for all arrays on this thread's GPU.
 
-    The call entry compares types by identity, so it accepts no array of another GPU.
+    Each GPU has its own object of equal types. The call entry compares types by
+    identity, so it accepts no array of another GPU.
     """
     number = current_number()
     known = _interned.get((number, type))
     if known is None:
+        # GPU 0 interns ``type`` itself, unless it is an object of another GPU.
         is_taken = number or _gpu_by_type.get(id(type), 0)
         known = _interned[number, type] = replace(type) if is_taken else type
         _gpu_by_type[id(known)] = number
@@ -57,6 +59,8 @@ class DeviceArray(ArrayOnDevice):
     ``device_put``, ``from_dlpack`` and compiled calls make such arrays. A DeviceArray
     has NumPy's operators and methods. NumPy's and arrayfn's functions accept it,
     compute on the GPU and return DeviceArrays.
+
+    ``pointer`` is the address of the element with index 0; it is 0 after donation.
     """
 
     __slots__ = (
@@ -77,8 +81,11 @@ class DeviceArray(ArrayOnDevice):
     KIND = "on a GPU"
     CHANGED = "by what is computed on a GPU"
 
-    # The native call entry makes arrays without calling this: see ``entry``.
     def __init__(self, type: ArrayType, pointer: int, owner: object) -> None:
+        """Make an array of the interned ``type`` in memory that ``owner`` holds.
+
+        The native call entry makes arrays without calling this (``entry``).
+        """
         self.__arrayfn_type__ = type
         self.pointer = pointer
         self.owner = owner
@@ -90,7 +97,7 @@ class DeviceArray(ArrayOnDevice):
     @property
     @override
     def type(self) -> ArrayType:
-        """Shape, dtype and layout."""
+        """The array's type: shape, dtype and layout."""
         return self.__arrayfn_type__
 
     @property
@@ -119,7 +126,8 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def copy(self) -> DeviceArray:
-        """Copy the array; the copy may be donated."""
+        """Copy the array to memory of its own on the same GPU."""
+        # ``low`` is the offset of the lowest element from the first, at most 0.
         low, count = self.__arrayfn_type__.span()
         size = self.dtype.itemsize
         gpu = self.gpu
@@ -136,15 +144,19 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the array as a NumPy array, which is unpickled on the current GPU."""
         return device_put, (np.asarray(self),)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the array was donated, so that another array owns its memory."""
+        """Whether the array was donated: then another array owns its memory."""
         return not self.pointer
 
     def address(self) -> int:
-        """The address of the first element. Raises ArgumentError if it was donated."""
+        """Return the address of the element with index 0.
+
+        Raises ArgumentError if the array was donated.
+        """
         if not self.pointer:
             raise ArgumentError(
                 f"this array of {self.__arrayfn_type__} was donated to a call, whose "
@@ -155,12 +167,18 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def take(self) -> object:
-        """Give the memory to another array, and return the owner of the memory."""
+        """Mark this array as donated, and return the owner of its memory.
+
+        The caller makes another array with that owner.
+        """
         owner, self.owner, self.pointer = self.owner, None, 0
         return owner
 
     def share(self) -> None:
-        """Record that another library also uses the memory."""
+        """Record that another library also uses the memory.
+
+        Such memory cannot be donated, and is reused only after a wait for the GPU.
+        """
         if not self.shared:
             self.shared = True
             self.gpu.share(self.owner)
@@ -169,7 +187,10 @@ class DeviceArray(ArrayOnDevice):
 
     @override
     def block_until_ready(self) -> Self:
-        """Wait until it is computed; returns itself. Raises errors of kernels."""
+        """Wait for all work on the array's GPU, and return the array.
+
+        Raises errors of kernels, and ArgumentError if the array was donated.
+        """
         if not self.pointer:
             self.address()  # raises
         self.gpu.synchronize()
@@ -179,6 +200,10 @@ class DeviceArray(ArrayOnDevice):
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> Array:
+        """Copy the array to the host, in the same layout; called by ``np.asarray``.
+
+        Waits for the computation. Raises ValueError if ``copy`` is False.
+        """
         if copy is False:
             raise ValueError("an array on a GPU cannot be a NumPy array without a copy")
         low, count = self.__arrayfn_type__.span()
@@ -193,7 +218,7 @@ class DeviceArray(ArrayOnDevice):
                 self.shape,
                 self.dtype,
                 flat.view(np.uint8).data,  # the buffer protocol has no float8
-                -low * self.dtype.itemsize,
+                -low * self.dtype.itemsize,  # of the first element in ``flat``
                 self.strides,
             )
         return host if dtype is None else host.astype(dtype)
@@ -228,7 +253,11 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The interface for CuPy and Numba; later work on ``stream`` sees values."""
+        """The array in the form that CuPy and Numba accept without a copy.
+
+        They let their work wait for ``stream``, on which the values are computed.
+        Records that another library uses the memory.
+        """
         self.share()
         return {
             "shape": self.shape,
@@ -240,6 +269,7 @@ class DeviceArray(ArrayOnDevice):
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's (device type, device number) of the array's GPU."""
         return dlpack.CUDA, self.gpu.number
 
     def __dlpack__(
@@ -250,7 +280,11 @@ class DeviceArray(ArrayOnDevice):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Export the memory as a capsule; work on ``stream`` waits for the values."""
+        """Export the memory without a copy, as a DLPack capsule.
+
+        Later work on the CUDA ``stream`` waits for the values; None is the default
+        stream, and -1 asks for no wait. Raises BufferError for another device.
+        """
         if copy:
             return self.copy().__dlpack__(stream=stream, dl_device=dl_device)
         if dl_device not in (None, self.__dlpack_device__()):
@@ -272,28 +306,31 @@ class DeviceArray(ArrayOnDevice):
 
 
 class Borrowed:
-    """Keeps another library's memory alive until the work enqueued here has run.
+    """Owns memory of another library for a DeviceArray.
 
-    That library reuses freed memory at once, without regard to the stream here.
+    It waits for this GPU's stream before it lets go of the other library's ``owner``,
+    because that library may reuse freed memory at once, on another stream.
     """
 
     __slots__ = ("_gpu", "_owner")
 
     def __init__(self, owner: object) -> None:
-        self._owner = owner
+        self._owner = owner  # dropped after __del__, which waits
         self._gpu = device()
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._gpu.synchronize()
 
 
 def device_put(x: Any) -> DeviceArray:
-    """``x`` on the GPU: a copy of a NumPy array or a number, in the same layout.
+    """Put ``x`` on this thread's GPU, in the same layout.
 
-    Arrays of other libraries on the same GPU are not copied. Later work waits for what
-    their library has enqueued: on the stream that DLPack or the array names, else on
-    the default stream.
+    A NumPy array, a number, or a DeviceArray of another GPU is copied; a DeviceArray of
+    this GPU is returned itself. Arrays of other libraries on a GPU are not copied; work
+    on them waits for the work that their library has enqueued before.
     """
     if isinstance(x, DeviceArray):
         return x if x.gpu is device() else _copied_between_gpus(x)
@@ -305,7 +342,10 @@ def device_put(x: Any) -> DeviceArray:
 
 
 def put(x: Any, type: ArrayType) -> DeviceArray:
-    """Copy ``x``, a number or an array with the layout of ``type``, to the GPU."""
+    """Copy ``x`` to this thread's GPU as an array of the interned ``type``.
+
+    ``x`` is a number, or an array with the layout of ``type``.
+    """
     host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
     low, count = type.span()
@@ -326,14 +366,16 @@ def _copied_between_gpus(x: DeviceArray) -> DeviceArray:
     if count:
         there.let_wait(here.stream)
         here.copy_from(there, pointer, x.address() + low * size, count * size)
-        here.let_wait(there.stream)  # which may use the memory again
+        # Later work there may reuse the memory of ``x``, so it waits for the copy.
+        here.let_wait(there.stream)
     return DeviceArray(interned(x.type), pointer - low * size, owner)
 
 
 def from_cuda(x: Any) -> DeviceArray:
     """Make an array of an object with ``__cuda_array_interface__``, in its memory.
 
-    The object lives as long as the array. It is copied only if it is not aligned.
+    The array keeps ``x`` alive. The memory is copied only if it is not aligned. Raises
+    ArgumentError for a masked array.
     """
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
@@ -350,13 +392,16 @@ def from_cuda(x: Any) -> DeviceArray:
         kind = _layout(shape, [s / dtype.itemsize for s in strides])
     pointer = interface["data"][0]
     with on(_gpu_of(pointer)):
-        # A stream that is named by a number is one of its GPU.
+        # Streams in the interface belong to the GPU of the memory.
         device().wait_for(interface.get("stream") or _LEGACY_STREAM)
         return _adopted(ArrayType(shape, dtype, kind), pointer, x)
 
 
 def _gpu_of(pointer: int) -> Device:
-    """The GPU that owns the memory at the address ``pointer``."""
+    """Return the GPU that owns the memory at the address ``pointer``.
+
+    That is this thread's GPU for the address 0, which an empty array may have.
+    """
     here = device()
     if not pointer or gpu_count() < 2:
         return here
@@ -367,7 +412,8 @@ def _gpu_of(pointer: int) -> Device:
 def from_dlpack(x: Any) -> DeviceArray:
     """Make an array of an object with ``__dlpack__``, in its memory on the GPU.
 
-    An array in a host's memory is copied to the GPU.
+    The array keeps the exported memory alive. The memory is copied only if it is not
+    aligned, or if it is a host's: then it is copied to this thread's GPU.
     """
     kind, number = x.__dlpack_device__()
     if kind != dlpack.CUDA:
@@ -383,16 +429,20 @@ def from_dlpack(x: Any) -> DeviceArray:
 
 
 def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
-    """The layout with strides ``steps`` in elements; LayoutError for fractions."""
+    """Return the layout of ``shape`` with strides ``steps`` in elements.
+
+    Raises LayoutError if a stride is not a whole number of elements.
+    """
     if any(step != int(step) for step in steps):
         raise LayoutError("an array that does not lie on whole elements cannot be read")
     return layout.from_strides(shape, [int(step) for step in steps])
 
 
 def _adopted(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
-    """Make an array in another library's memory, copied if that is not aligned.
+    """Make an array in another library's memory, or copy it if that is not aligned.
 
-    ``pointer`` is the address of the element with index 0; ``owner`` keeps the memory.
+    ``pointer`` is the address of the element with index 0; ``owner`` keeps the memory
+    alive. Kernels access memory in vectors, so the lowest element must be aligned.
     """
     type = interned(type)
     low, count = type.span()

@@ -1,7 +1,8 @@
 """Emitters of the CUDA vocabulary: the LLVM IR for NVVM of each device function.
 
-They need only llvmlite; the compilers of kernels call ``emit``. Pointers are generic;
-instructions that need an address within shared memory get it from them.
+The compilers of kernels call ``emit``. The emitters need only llvmlite. Pointers in
+kernels are generic; for instructions that need an address in shared memory, emitters
+convert them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ emits_ptx(
 
 @emits("block_index", "thread_index")
 def _index(c: Call) -> Any:
-    """Emit ``block_index`` or ``thread_index``, as i64."""
+    """Emit the block's index in the grid or the thread's index in the block, as i64."""
     register = "ctaid" if c.function.kind == "block_index" else "tid"
     value = intrinsic(c.b, f"llvm.nvvm.read.ptx.sreg.{register}.x", I32)
     return c.b.zext(value, I64)
@@ -71,12 +72,16 @@ def _index(c: Call) -> Any:
 
 @emits("barrier")
 def _barrier(c: Call) -> None:
+    """Emit a barrier of all threads of the block."""
     intrinsic(c.b, "llvm.nvvm.barrier0", VOID)
 
 
 @emits("quotient", "remainder")
 def _division(c: Call) -> Any:
-    """Emit a division of indices below 2**31, in 32 bits for a third of the time."""
+    """Emit the quotient or remainder of two indices below 2**31, as i64.
+
+    The division has 32 bits, which takes a third of the time of 64.
+    """
     x, y = (c.b.trunc(a, I32) for a in c.args)
     divide = c.b.udiv if c.function.kind == "quotient" else c.b.urem
     return c.b.zext(divide(x, y), I64)
@@ -84,7 +89,7 @@ def _division(c: Call) -> Any:
 
 @emits("byte")
 def _byte(c: Call) -> Any:
-    """Emit the byte of a word that begins at bit ``shift``."""
+    """Emit the byte of the integer ``value`` that begins at bit ``shift``, as i64."""
     b, (value, shift) = c.b, c.args
     shifted = b.lshr(value, shift if value.type == I64 else b.trunc(shift, I32))
     word = shifted if value.type == I32 else b.trunc(shifted, I32)
@@ -102,17 +107,18 @@ def _atomic_add(c: Call) -> None:
     if not is_float(c.dtype):
         b.atomic_rmw("add", element, value, "monotonic")
         return
-    kind = "f" if c.dtype == "f32" else "d"
+    register = "f" if c.dtype == "f32" else "d"
     text = f"red.add.{c.dtype} [$0], $1;"
-    assembly(b, text, f"l,{kind}", [b.ptrtoint(element, I64), value])
+    assembly(b, text, f"l,{register}", [b.ptrtoint(element, I64), value])
 
 
 def _alignment(function: DeviceFunction, nbytes: int) -> int:
-    """The alignment in bytes of a shared array of ``nbytes``.
+    """Return the alignment in bytes of a shared array of ``nbytes``.
 
-    mbarriers, and arrays of a line of shared memory or more, begin at a line. Smaller
-    arrays share a line: a layer norm of rows of 16384, whose warps exchange two sums,
-    took 76 us where each of these arrays had a line of its own, and 68 us with both in
+    mbarriers, and arrays of at least a line of shared memory, begin at a line. A
+    smaller array is aligned to its size, rounded up to a power of two of at least 16.
+    So small arrays share a line: a layer norm of rows of 16384, whose warps exchange
+    two sums, took 76 us where each of the two arrays had a line, and 68 us with both in
     one.
     """
     if function.kind == "mbarriers":
@@ -125,7 +131,7 @@ def _shared(c: Call) -> Any:
     """Emit a static array in shared memory; the value is a generic pointer to it."""
     b = c.b
     array = ir.ArrayType(c.element, c.count)
-    name = f"{c.function.name}.{len(b.module.globals)}"
+    name = f"{c.function.name}.{len(b.module.globals)}"  # unique in the module
     variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
     nbytes = c.count * max(1, bytes_of(c.dtype))
     variable.linkage, variable.align = "internal", _alignment(c.function, nbytes)
@@ -136,7 +142,10 @@ def _shared(c: Call) -> Any:
 
 @emits("dynamic_shared")
 def _dynamic_shared(c: Call) -> Any:
-    """Emit a pointer into the dynamic shared memory, at a byte offset."""
+    """Emit a generic pointer to a byte offset in the dynamic shared memory.
+
+    That memory is one external variable of the module, made at the first call.
+    """
     b, name = c.b, "dynamic_shared"
     variable: Any = b.module.globals.get(name)
     if variable is None:
@@ -150,7 +159,10 @@ def _dynamic_shared(c: Call) -> Any:
 
 @emits("registers")
 def _registers(c: Call) -> Any:
-    """Emit an array of the thread, which LLVM keeps in registers."""
+    """Emit an array of each thread, which LLVM keeps in registers.
+
+    The value is a pointer to its first element.
+    """
     with c.b.goto_entry_block():
         memory: Any = c.b.alloca(ir.ArrayType(c.element, c.count), name=c.function.name)
     memory.align = 16
@@ -159,23 +171,24 @@ def _registers(c: Call) -> Any:
 
 @emits("subarray")
 def _subarray(c: Call) -> Any:
+    """Emit a pointer to ``array`` from element ``at`` on."""
     array, at = c.args
     return c.b.gep(array, [at])
 
 
 class _Words(NamedTuple):
-    """A vector in memory as words of 1 to 8 bytes, as it is loaded and stored."""
+    """The words of 1 to 8 bytes as which a vector is loaded and stored."""
 
-    type: Any  # LLVM's
-    number: int
-    max_per_access: int  # 16 bytes, the widest access of a thread
+    type: Any  # the LLVM type of a word
+    number: int  # of words in the vector
+    max_per_access: int  # words in 16 bytes, the widest access of a thread
 
 
 def _words(dtype: str, lanes: int) -> _Words:
     """Split a vector of ``lanes`` elements into the words of its loads and stores.
 
     Elements below 32 bits are combined into words of 32 bits, or into one narrower
-    word.
+    word. A complex element is two words.
     """
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
@@ -191,7 +204,7 @@ def _words(dtype: str, lanes: int) -> _Words:
 
 
 def _size(word: Any) -> int:
-    """Bytes of a word."""
+    """Return the bytes of a value of the LLVM type ``word``."""
     if isinstance(word, ir.DoubleType):
         return 8
     return 4 if isinstance(word, ir.FloatType) else word.width // 8
@@ -199,19 +212,24 @@ def _size(word: Any) -> int:
 
 @emits("load", "store")
 def _vector(c: Call) -> None:
-    """Emit a copy between memory and registers, in the widest accesses."""
+    """Emit the copy of a vector between memory and registers, in the widest accesses.
+
+    A load copies from ``array[at]`` to ``tile[tile_at]``, a store the other way. A
+    store of fp16 or bf16 rounds float32 registers first.
+    """
     b, (array, at, tile, tile_at) = c.b, c.args
     if c.dtype in HALF_PRECISION:
         tile, tile_at = rounded_pairs(c, tile, tile_at), I32(0)
     word, count, max_per_access = _words(c.dtype, c.function.lanes)
-    outer = b.bitcast(b.gep(array, [at]), word.as_pointer())
-    inner = b.bitcast(b.gep(tile, [tile_at]), word.as_pointer())
-    source, target = (outer, inner) if c.function.kind == "load" else (inner, outer)
+    memory = b.bitcast(b.gep(array, [at]), word.as_pointer())
+    registers = b.bitcast(b.gep(tile, [tile_at]), word.as_pointer())
+    is_load = c.function.kind == "load"
+    source, target = (memory, registers) if is_load else (registers, memory)
     words = min(count, max_per_access)  # of one access
     vector = ir.VectorType(word, words) if words > 1 else word
     size = _size(word)
     for start in range(0, count, words):
-        if c.function.kind == "load":
+        if is_load:
             pointer = b.bitcast(b.gep(source, [I32(start)]), vector.as_pointer())
             value = b.load(pointer, align=size * words)
             for k in range(words):
@@ -230,13 +248,16 @@ def _vector(c: Call) -> None:
 
 
 def _mbarrier(b: ir.IRBuilder, mbarriers: Any, k: Any) -> Any:
-    """The address of an mbarrier in shared memory."""
+    """Emit the 32-bit shared address of ``mbarriers[k]``."""
     return shared_address(b, b.gep(mbarriers, [k]))
 
 
 @emits("mbarrier_init")
 def _mbarrier_init(c: Call) -> None:
-    """Emit the initialization of ``count`` mbarriers, for one arrival each."""
+    """Emit the initialization of the first ``count`` mbarriers.
+
+    One arrival completes a phase of each.
+    """
     for k in range(c.count):
         address = _mbarrier(c.b, c.args[0], I64(k))
         assembly(c.b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
@@ -244,14 +265,20 @@ def _mbarrier_init(c: Call) -> None:
 
 @emits("fence_mbarrier_init")
 def _fence_mbarrier_init(c: Call) -> None:
-    """Emit fences that show initialized mbarriers to other blocks and copies."""
+    """Emit fences that make initialized mbarriers visible to other parties.
+
+    These are the blocks of the cluster, and asynchronous copies.
+    """
     assembly(c.b, "fence.mbarrier_init.release.cluster;", "", ())
     assembly(c.b, "fence.proxy.async;", "", ())
 
 
 @emits("mbarrier_expect_tx")
 def _mbarrier_expect_tx(c: Call) -> None:
-    """Emit an arrival at an mbarrier, and how many bytes it has to wait for."""
+    """Emit an arrival at ``mbarriers[k]`` that announces ``nbytes`` of copies.
+
+    The mbarrier's phase completes when these bytes have arrived.
+    """
     mbarriers, k, nbytes = c.args
     address = _mbarrier(c.b, mbarriers, k)
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
@@ -260,7 +287,10 @@ def _mbarrier_expect_tx(c: Call) -> None:
 
 @emits("mbarrier_wait")
 def _mbarrier_wait(c: Call) -> None:
-    """Emit a spinning wait until an mbarrier's phase of ``parity`` is complete."""
+    """Emit a spinning wait until the phase of ``mbarriers[k]`` is complete.
+
+    ``parity`` is that of the phase's number, 0 or 1.
+    """
     mbarriers, k, parity = c.args
     address = _mbarrier(c.b, mbarriers, k)
     text = (
@@ -273,7 +303,11 @@ def _mbarrier_wait(c: Call) -> None:
 
 @emits("bulk_copy")
 def _bulk_copy(c: Call) -> None:
-    """Emit a bulk asynchronous copy to shared memory; an mbarrier counts its bytes."""
+    """Emit a bulk asynchronous copy from ``array[at]`` to ``shared[shared_at]``.
+
+    It copies ``elements`` elements to shared memory; ``mbarriers[k]`` counts the bytes
+    that have arrived.
+    """
     b, (array, at, shared, shared_at, elements, mbarriers, k) = c.b, c.args
     source = global_address(b, b.gep(array, [at]))
     target = shared_address(b, b.gep(shared, [shared_at]))
@@ -288,13 +322,20 @@ def _bulk_copy(c: Call) -> None:
 
 @emits("dsmem_store")
 def _dsmem_store(c: Call) -> None:
-    """Emit a store to another block's shared memory; an mbarrier there counts it."""
+    """Emit a store of ``value`` to ``array[at]`` in the shared memory of another block.
+
+    ``rank`` is the block's number in the cluster. The block's ``mbarriers[k]`` counts
+    the bytes. A complex value is two stores.
+    """
     b, (array, at, value, rank, mbarriers, k) = c.b, c.args
     rank = b.trunc(rank, I32)
 
     def of_peer(pointer: Any) -> Any:
-        own = [shared_address(b, pointer), rank]
-        return assembly(b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", own, I32)
+        """Emit the other block's address of what is at ``pointer`` in this block."""
+        arguments = [shared_address(b, pointer), rank]
+        return assembly(
+            b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", arguments, I32
+        )
 
     address, mbarrier = of_peer(b.gep(array, [at])), of_peer(b.gep(mbarriers, [k]))
     parts = [value]
@@ -314,9 +355,10 @@ def _dsmem_store(c: Call) -> None:
 
 # All blocks of a grid.
 
-# Each block adds 1 to the word, but the first one adds what makes the sum 2**31: then
-# the highest bit changes, which all wait for, and the rest is 0 for the next time.
-# The addition releases what the block wrote; one fence after the wait acquires it.
+# Thread 0 of each block adds to the word: block 0 adds 2**31 - (blocks - 1), all others
+# add 1, in sum 2**31. So the highest bit flips when the last block has added, which all
+# wait for, and the lower bits are 0 again for the next barrier. The addition releases
+# what the block wrote before; the fence after the wait acquires what others wrote.
 _GRID_BARRIER: Final = """{
 .reg .pred other, first, alone;
 .reg .u32 thread, block, step, was, now;
@@ -342,7 +384,10 @@ bar.sync 0;
 
 @emits("grid_barrier")
 def _grid_barrier(c: Call) -> None:
-    """Emit a barrier of all blocks of the grid, counted in global memory."""
+    """Emit a barrier of all ``blocks`` of the grid.
+
+    The blocks count their arrivals in ``barrier_state[0]``, in global memory.
+    """
     barrier_state, blocks = c.args
     arguments = [global_address(c.b, barrier_state), c.b.trunc(blocks, I32)]
     assembly(c.b, _GRID_BARRIER, "l,r", arguments)
@@ -352,22 +397,25 @@ def _grid_barrier(c: Call) -> None:
 
 
 def _fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    """Emit x * y + z in float32, rounded once."""
     text = "fma.rn.f32 $0, $1, $2, $3;"
     return pure_assembly(b, text, "=f,f,f,f", (x, y, z), F32)
 
 
 def _negated(b: ir.IRBuilder, x: Any) -> Any:
+    """Emit -x: NVVM has no negation, and -0.0 - x is the same for all x."""
     return b.fsub(F32(-0.0), x)
 
 
 @emits("fma_rn")
 def _fma_rn(c: Call) -> Any:
+    """Emit x * y + z in float32, rounded once."""
     return _fma(c.b, *c.args)
 
 
 @emits("inverse")
 def _inverse(c: Call) -> Any:
-    """Emit 1 / y, by the reciprocal unit and one Newton step."""
+    """Emit 1 / y: the hardware's approximate reciprocal, and one Newton step."""
     b, (y,) = c.b, c.args
     near = pure_assembly(b, "rcp.approx.ftz.f32 $0, $1;", "=f,f", (y,), F32)
     error = _fma(b, _negated(b, y), near, F32(1.0))
@@ -376,7 +424,10 @@ def _inverse(c: Call) -> Any:
 
 @emits("divide")
 def _divide(c: Call) -> Any:
-    """Emit x / y from x, y and 1 / y: a product and its correction (Markstein)."""
+    """Emit x / y from x, y and 1 / y, correctly rounded (Markstein).
+
+    The product x * (1 / y) is corrected by its remainder times 1 / y.
+    """
     b, (x, y, inverse) = c.b, c.args
     near = b.fmul(x, inverse)
     rest = _fma(b, _negated(b, y), near, x)
@@ -385,7 +436,11 @@ def _divide(c: Call) -> Any:
 
 @emits("divides")
 def _divides(c: Call) -> Any:
-    """Emit the test that ``divide`` is exact: nothing in it under- or overflows."""
+    """Emit the test that ``divide`` by y is correctly rounded.
+
+    It is if nothing underflows or overflows: ``minimum`` and ``maximum`` are bounds of
+    the dividends' magnitudes.
+    """
     b, (minimum, maximum, y) = c.b, c.args
     size = pure_assembly(b, "abs.f32 $0, $1;", "=f,f", (y,), F32)
     tests = (

@@ -29,12 +29,14 @@ from arrayfn.errors import OutOfMemoryError, user_location
 
 # Names and numbers of cuda.h.
 CAPTURE_RELAXED: Final = 2
-_NO_CONTEXT: Final = 201  # of a thread that has made no call yet
+_NO_CONTEXT: Final = 201  # CUDA_ERROR_INVALID_CONTEXT: the thread has none current yet
 _POINTER_MEMORY_TYPE: Final = 2
 _POINTER_DEVICE: Final = 9
 
-_MAX_IDLE: Final = 1 << 30  # bytes in free lists, or a 16th of the card's memory
-_STAGED_BYTES: Final = 1 << 16  # of results, that come through page-locked memory
+# Most bytes in free lists; a 16th of the card's memory if that is more.
+_MAX_IDLE: Final = 1 << 30
+# Bytes of the page-locked buffer through which small results are copied to the host.
+_STAGED_BYTES: Final = 1 << 16
 
 
 _P = ParamSpec("_P")
@@ -44,12 +46,18 @@ _T = TypeVar("_T")
 class Device(Context):
     """A GPU, by its number: its context, its stream and its memory.
 
-    ``watch()`` returns a function that long waits call now and then.
+    ``capturing`` is the stream on which graphs are captured, under ``capture_lock``.
+    ``watch()`` is called when a wait is long: it returns a function that the wait then
+    calls now and then, and which raises if the wait cannot end.
     """
 
     watch: Callable[[], Callable[[], None]] | None = None
 
     def __init__(self, number: int = 0) -> None:
+        """Open the GPU of this number, with a memory pool and an allocator.
+
+        Also allocates the page-locked buffer for small results.
+        """
         super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)
@@ -74,12 +82,12 @@ class Device(Context):
     # Memory.
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate ``nbytes``: return their address, or raise OutOfMemoryError.
+        """Allocate ``nbytes`` and return their address, or raise OutOfMemoryError.
 
-        Freed blocks are reused, the lowest addresses first: all work is on one stream,
-        so what was enqueued before no longer uses them. A training step, whose results
-        are the next step's arguments, then alternates between two sets of addresses,
-        and graphs are cached by addresses.
+        Freed blocks are reused, the lowest address first. This is safe because all work
+        is on one stream: work enqueued earlier ends before work that reuses the block.
+        By this order a training step, whose results are the next step's arguments,
+        alternates between two sets of addresses, for which graphs are cached.
         """
         pointer = self._allocator.allocate(nbytes)
         if not pointer:
@@ -88,28 +96,38 @@ class Device(Context):
         return pointer
 
     def block(self, nbytes: int) -> tuple[int, object]:
-        """Allocate ``nbytes``: the address, and an object whose destructor frees them.
+        """Allocate ``nbytes``; return their address and an object that owns them.
 
-        Raises OutOfMemoryError if there is no memory.
+        The owner's destructor frees the memory. Raises OutOfMemoryError if there is not
+        enough.
         """
-        made = self._allocator.block(nbytes)
-        while made is None:
+        block = self._allocator.block(nbytes)
+        while block is None:
             self._make_room(block_size(nbytes))
-            made = self._allocator.block(nbytes)
-        return made
+            block = self._allocator.block(nbytes)
+        return block
 
     def free_list(self, nbytes: int) -> int:
-        """The address of the call entry's free list for blocks of ``nbytes``."""
+        """Return the address of the native free list of blocks that hold ``nbytes``.
+
+        The native call entry allocates from it.
+        """
         return self._allocator.free_list(nbytes)
 
     def share(self, owner: object) -> None:
-        """Reuse the block ``owner`` only after other libraries' work has run."""
+        """Record that another library has seen the memory of the block ``owner``.
+
+        The block is reused only after all work on the GPU has run, since the library's
+        work may be on another stream.
+        """
         self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:
         """Make the driver's pool large enough for a block of ``size`` bytes.
 
-        Raises OutOfMemoryError if it cannot.
+        Allocates such a block and frees it again: the pool keeps the memory. If the
+        driver has none, idle memory is returned to it first. Raises OutOfMemoryError if
+        that does not help.
         """
         self.make_current()
         pointer = ctypes.c_uint64()
@@ -130,11 +148,17 @@ class Device(Context):
         self.check(self.library.cuMemFreeAsync(pointer, stream))
 
     def free(self, pointer: int) -> None:
-        """Free memory of ``allocate`` once the work enqueued before has run."""
+        """Free the memory at ``pointer``, which ``allocate`` returned, in stream order.
+
+        Work that was enqueued before may still use it.
+        """
         self._allocator.free(pointer)
 
     def trim(self) -> None:
-        """Return all idle memory to the card."""
+        """Return the memory of free lists and pool that no array uses to the card.
+
+        Waits for all enqueued work.
+        """
         self._allocator.clear()
         self.synchronize()
         self._pool.trim()
@@ -151,11 +175,11 @@ class Device(Context):
         )
 
     def memory_stats(self) -> MemoryStats:
-        """The current use of memory."""
+        """Return the statistics of the GPU's memory at present."""
         return self._pool.stats(self._allocator.idle_bytes, *self._card_bytes())
 
     def _card_bytes(self) -> tuple[int, int]:
-        """The free bytes of the card's memory, and its total."""
+        """Return the free bytes of the card's memory, and its total bytes."""
         self.make_current()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check(
@@ -166,7 +190,10 @@ class Device(Context):
     # Copies and waiting.
 
     def fill(self, pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
-        """Set ``nbytes`` at ``pointer`` to ``byte``, on ``stream`` if that is not 0."""
+        """Enqueue a fill of ``nbytes`` at ``pointer`` with ``byte``.
+
+        It is on ``stream``, or on the GPU's own stream if that is 0.
+        """
         self.make_current()
         self.check(
             self.waiting.cuMemsetD8Async(
@@ -180,7 +207,8 @@ class Device(Context):
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
         """Copy ``nbytes`` from the host's ``address`` to the GPU's ``pointer``.
 
-        The source may change once this returns.
+        The source may change once this returns: the driver has copied pageable memory
+        by then, and for page-locked memory this waits.
         """
         self.make_current()
         self.check(
@@ -192,7 +220,7 @@ class Device(Context):
             )
         )
         if self._is_page_locked(address):
-            self.synchronize()  # it is read only now
+            self.synchronize()  # the GPU reads the source when it executes the copy
 
     def _is_page_locked(self, address: int) -> bool:
         """Whether the host's memory at ``address`` is page-locked.
@@ -214,10 +242,12 @@ class Device(Context):
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
         """Copy ``nbytes`` from the GPU's ``pointer`` to the host's ``address``.
 
-        This waits until the enqueued work has run. Ctrl-C ends the wait.
+        This waits until the enqueued work and the copy have run. Ctrl-C ends the wait.
+        Small copies go through a page-locked buffer, unless another thread uses it.
         """
-        # The driver copies to memory that may be paged out only once it has waited for
-        # the stream itself, deaf to Ctrl-C.
+        # For pageable memory the driver waits for the stream inside of its copy, where
+        # Ctrl-C cannot end the wait. So a copy to such memory begins only after
+        # ``synchronize``.
         if nbytes > _STAGED_BYTES or not self._staged_lock.acquire(blocking=False):
             self.synchronize()
             self._begin_copy_out(address, pointer, nbytes)
@@ -231,7 +261,7 @@ class Device(Context):
             self._staged_lock.release()
 
     def _begin_copy_out(self, address: int, pointer: int, nbytes: int) -> None:
-        """Enqueue a copy of ``nbytes`` from the GPU's ``pointer`` to the host."""
+        """Enqueue a copy of ``nbytes`` from ``pointer`` to the host's ``address``."""
         self.make_current()
         self.check(
             self.waiting.cuMemcpyDtoHAsync_v2(
@@ -243,7 +273,10 @@ class Device(Context):
         )
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy ``nbytes`` within the GPU's memory, on ``stream`` if that is not 0."""
+        """Enqueue a copy of ``nbytes`` from ``source`` to ``target`` on this GPU.
+
+        It is on ``stream``, or on the GPU's own stream if that is 0.
+        """
         self.make_current()
         self.check(
             self.waiting.cuMemcpyDtoDAsync_v2(
@@ -255,7 +288,7 @@ class Device(Context):
         )
 
     def owner_of(self, pointer: int) -> int:
-        """The number of the GPU whose memory has the address ``pointer``."""
+        """Return the number of the GPU whose memory has the address ``pointer``."""
         number = ctypes.c_int()
         self.check(
             self.library.cuPointerGetAttribute(
@@ -265,7 +298,7 @@ class Device(Context):
         return number.value
 
     def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
-        """Copy ``nbytes`` from another GPU's memory.
+        """Enqueue a copy of ``nbytes`` from another GPU's memory on this GPU's stream.
 
         ``source`` is an address in the memory of ``other``, ``target`` one in this
         GPU's.
@@ -283,16 +316,17 @@ class Device(Context):
         )
 
     def synchronize(self) -> None:
-        """Wait for all enqueued work, and raise errors of its kernels.
+        """Wait for all work on the stream, and raise errors of its kernels.
 
-        Ctrl-C ends the wait, but not the work.
+        Ctrl-C ends the wait, but not the work. Each native wait returns NOT_READY after
+        a while; between two of them Python handles signals.
         """
         status = self._wait()
         if status == NOT_READY:
             check = self.watch() if self.watch is not None else None
             while status == NOT_READY:
                 if check is not None:
-                    check()  # raises if what is waited for cannot come
+                    check()  # raises if the work cannot end
                 status = self._wait()
         if status == _NO_CONTEXT:
             self.make_current()
@@ -303,7 +337,7 @@ class Device(Context):
     # Graphs.
 
     def executable_graph(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue`` enqueues as an executable graph (CUgraphExec)."""
+        """Capture the work of ``enqueue(stream)``; return an executable CUgraphExec."""
         graph = self.capture(enqueue)
         try:
             return self.instantiate(graph)
@@ -311,7 +345,10 @@ class Device(Context):
             self.library.cuGraphDestroy(ctypes.c_void_p(graph))
 
     def capture(self, enqueue: Callable[[int], None]) -> int:
-        """Capture what ``enqueue`` enqueues on the stream that it gets as a CUgraph."""
+        """Capture the work that ``enqueue(stream)`` enqueues there; return a CUgraph.
+
+        One thread at a time captures.
+        """
         self.make_current()
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
         with self.capture_lock:
@@ -324,18 +361,21 @@ class Device(Context):
         return int(graph.value or 0)
 
     def instantiate(self, graph: int) -> int:
-        """Make the executable graph (CUgraphExec) of ``graph``, a CUgraph."""
-        made = ctypes.c_void_p()
-        arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
+        """Make the executable graph (CUgraphExec) of ``graph``, a CUgraph.
+
+        If memory is exhausted, idle memory is returned to the card for a second try.
+        """
+        executable = ctypes.c_void_p()
+        arguments = ctypes.byref(executable), ctypes.c_void_p(graph), ctypes.c_uint64(0)
         status = self.library.cuGraphInstantiateWithFlags(*arguments)
         if status == OUT_OF_MEMORY:
             self.trim()
             status = self.library.cuGraphInstantiateWithFlags(*arguments)
         self.check(status, "for a graph")
-        return int(made.value or 0)
+        return int(executable.value or 0)
 
     def launch_graph(self, graph: int) -> None:
-        """Enqueue an executable graph."""
+        """Enqueue the executable graph ``graph`` on the GPU's stream."""
         self.make_current()
         stream = ctypes.c_void_p(self.stream)
         self.check(
@@ -343,20 +383,20 @@ class Device(Context):
         )
 
     def destroy_graph(self, graph: int) -> None:
-        """Destroy an executable graph; launches that are enqueued still run."""
+        """Destroy an executable graph; launches enqueued earlier still run."""
         self.make_current()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
 
 
 @cache
 def gpu(number: int) -> Device:
-    """GPU ``number``, opened at the first call."""
+    """Return GPU ``number``, which the first call opens."""
     return Device(number)
 
 
 @cache
 def gpu_count() -> int:
-    """The number of GPUs; 0 without a driver."""
+    """Return the number of GPUs; 0 without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -367,6 +407,8 @@ def gpu_count() -> int:
 
 
 class _Current(threading.local):
+    """The GPU that each thread works on; None means GPU 0."""
+
     gpu: Device | None = None
 
 
@@ -374,18 +416,18 @@ _CURRENT: Final = _Current()
 
 
 def current_number() -> int:
-    """The number of the GPU that this thread works on, which need not be open yet."""
+    """Return the number of the GPU that this thread works on, without opening it."""
     return _CURRENT.gpu.number if _CURRENT.gpu else 0
 
 
 def device() -> Device:
-    """The GPU that this thread works on, opened at the first call."""
+    """Return the GPU that this thread works on; opens GPU 0 if it is not open yet."""
     return _CURRENT.gpu or gpu(0)
 
 
 @contextmanager
 def on(device: Device) -> Generator[None, None, None]:
-    """Let this thread work on another GPU, as a context."""
+    """Let this thread work on the GPU ``device`` within a ``with`` block."""
     before, _CURRENT.gpu = _CURRENT.gpu, device
     try:
         yield
@@ -394,14 +436,16 @@ def on(device: Device) -> Generator[None, None, None]:
 
 
 def per_device(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Cache the results of ``function`` for each GPU and its arguments."""
+    """Decorate ``function`` to cache its results by the thread's GPU and arguments."""
 
     @cache
     def cached(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call ``function``; the GPU's ``number`` is only a part of the cache's key."""
         return function(*args, **kwargs)
 
     @wraps(function)
     def on_current_gpu(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return the cached result for this thread's GPU and the arguments."""
         return cached(current_number(), *args, **kwargs)
 
     return on_current_gpu

@@ -45,25 +45,33 @@ from arrayfn.lowering.plan import (
 )
 
 _MAX_BLOCKS: Final = 2**31
-"""Blocks of a grid are fewer than this."""
+"""A grid has fewer blocks than this."""
 _SMALL_BYTES: Final = 1 << 23
-"""Bytes that take as long as a kernel launch, 2 us, to access."""
-# Ranges of addresses that do not exist, at which steps conflict that must not run
-# concurrently: calls of libraries that share a handle, and collectives, whose order
-# all members share.
+"""Bytes that a GPU accesses in the time of a kernel launch, 2 us."""
+# Ranges of addresses that do not exist. Steps that must not run concurrently are said
+# to write such a range, so that they conflict: calls of libraries that share a handle,
+# and collectives, which all members must run in the same order.
 _HANDLES: Final = (-1, 0)
 _COLLECTIVES: Final = (-2, -1)
 
 
 class EncodedPlan:
-    """A plan for the native runner: its steps, and the memory that these point to.
+    """A plan in the form that the native runner launches.
 
-    ``nodes`` are the plan's steps in order; ``plan`` is the runner's.
-    ``has_collectives`` says whether some of them are done together with other members.
-    ``lockstep`` has the calls in which all members of this process may capture.
+    ``nodes`` are the plan's steps in order; ``plan`` is the runner's plan of all native
+    steps. ``has_collectives`` says whether some nodes are collectives with other
+    members of a mesh. ``lockstep`` says in which calls the members of this process may
+    capture graphs.
+
+    A *native step* is a structure that the runner reads. A *slot* is a 64-bit word for
+    a pointer argument, into which the runner writes the address before each run.
     """
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
+        """Load the plan's kernels, and encode its steps.
+
+        ``arena`` is the index of the arena in the array of buffers' addresses.
+        """
         self._loop_memory: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
         self._gpu = gpu
@@ -73,19 +81,24 @@ class EncodedPlan:
         self._loaded = loaded_kernels(
             [k for k in compiled.kernels if isinstance(k, Kernel)]
         )
+        # The number of the slot for each (buffer, byte offset).
         self._slots: dict[tuple[int, int], int] = {}
         self._steps: list[runner.Step] = []
-        self._accesses: list[StepAccesses] = []  # by the steps
-        self._kept: list[object] = []
+        self._accesses: list[StepAccesses] = []  # of ``_steps``, by number
+        self._kept: list[object] = []  # memory that ``_steps`` point to
         self._has_products = False
         self.has_collectives = False
         self._member = LOADING.member
         self.lockstep = Lockstep() if self._member is None else self._member.lockstep
         self._slice_steps = dict(_slice_steps(plan.steps))
-        # One slot for each pair of buffer and offset at most, which must not move.
+        # The memory of all slots. Steps hold their addresses, so it must not move: it
+        # is large enough for a slot of each argument.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
         self.nodes = self._nodes(plan.steps)
-        slots = [(self._address(slot), *at) for at, slot in self._slots.items()]
+        slots = [
+            (self._address(slot), buffer, offset)
+            for (buffer, offset), slot in self._slots.items()
+        ]
         functions = {
             "context": gpu.context,
             "stream": gpu.stream,
@@ -98,7 +111,8 @@ class EncodedPlan:
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
         self._partial_plan = self.plan.variant(self._steps)
-        # A GPU's queue may be full until another member's thread has enqueued its part.
+        # A GPU's queue may be full until another member's thread has enqueued its part,
+        # so that thread must be able to run meanwhile.
         self._run = runner.runner(with_gil=not self.has_collectives)
 
     @property
@@ -107,18 +121,27 @@ class EncodedPlan:
         return len(self.nodes) == 1 and isinstance(self.nodes[0], NativeRun)
 
     def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
-        """Enqueue a run of steps on ``stream``, on the buffers at ``addresses``."""
+        """Enqueue the native steps of ``node`` on ``stream``.
+
+        ``addresses`` is a ctypes array of all buffers' addresses.
+        """
         self._partial_plan.select(node.first, node.count, stream)
         self.run(self._partial_plan, addresses)
 
     def run(self, plan: Plan, addresses: Any) -> None:
-        """Let the runner launch ``plan`` on the buffers at ``addresses``."""
+        """Let the native runner launch ``plan`` on the buffers at ``addresses``.
+
+        Raises BackendError, or OutOfMemoryError, if a launch fails.
+        """
         status = self._run(plan.address, ctypes.addressof(addresses))
         if status:
             _raise_status(status)
 
     def kernels(self, nodes: Sequence[Node]) -> list[runner.Kernel] | None:
-        """The steps of ``nodes``, if all of them are successive ordinary kernels."""
+        """Return the native steps of ``nodes`` if all are ordinary kernels, else None.
+
+        They must be one ``NativeRun`` without cooperative launches.
+        """
         if len(nodes) != 1 or not isinstance(nodes[0], NativeRun):
             return None
         steps = self._steps[nodes[0].first :][: nodes[0].count]
@@ -130,21 +153,24 @@ class EncodedPlan:
     def accesses(
         self, node: NativeRun | HostCall, addresses: Any
     ) -> tuple[Access, ...]:
-        """The memory that one step accesses, on the buffers at ``addresses``."""
+        """Return the ranges of addresses that one step accesses, with its workspace.
+
+        ``node`` is one step; ``addresses`` has the addresses of all buffers.
+        """
         step = self._accesses_of(node)
-        found: list[Access] = []
+        ranges: list[Access] = []
         for numbers, written in ((step.reads, False), (step.writes, True)):
             for number in numbers:
                 begin = self.address(number, addresses)
-                found.append((begin, begin + self._buffers[number].nbytes, written))
-        return (*found, (*step.workspace, True))
+                ranges.append((begin, begin + self._buffers[number].nbytes, written))
+        return (*ranges, (*step.workspace, True))
 
     def meet(self) -> None:
-        """Wait until all work so far has run, on the GPUs of all local members.
+        """Wait until all enqueued work has run, on the GPUs of all local members.
 
-        Every member calls this equally often. So no collective runs while a member does
-        something that may wait for the GPU: the first launch of a kernel, a capture, an
-        allocation.
+        Every local member calls this equally often, and waits for the others. After it
+        no collective runs while a member does something that may wait for the GPU: the
+        first launch of a kernel, a capture, an allocation.
         """
         if self._member is None:
             device().synchronize()
@@ -152,7 +178,7 @@ class EncodedPlan:
             self._member.meet()
 
     def grouped(self) -> AbstractContextManager[object]:
-        """A context in which the collectives that are enqueued run as one."""
+        """Return a context manager; collectives enqueued within it run as one group."""
         return nullcontext() if self._member is None else self._member.grouped()
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
@@ -160,40 +186,45 @@ class EncodedPlan:
         return self._accesses_of(node).small
 
     def duration(self, node: NativeRun | HostCall) -> int:
-        """The minimum duration of one step, in launches; 0 if it is short."""
+        """Return a lower bound of a step's time, in launch times; 0 if it is short."""
         return self._accesses_of(node).duration
 
     def _accesses_of(self, node: NativeRun | HostCall) -> StepAccesses:
-        """The memory that a node of one step accesses."""
+        """Return the accesses of a node that is one step."""
         is_run = isinstance(node, NativeRun)
         return self._accesses[node.first] if is_run else node.accesses
 
     def address(self, buffer: int, addresses: Any) -> int:
-        """The address of a buffer; ``addresses`` has those of all but temporaries."""
+        """Return the address of the buffer of number ``buffer``.
+
+        ``addresses`` has those of all buffers but temporaries, which lie in the arena.
+        """
         allocation = self._buffers[buffer]
         if allocation.kind == "temporary":
             return int(addresses[self._arena]) + allocation.offset
         return int(addresses[buffer])
 
     def copy(self, buffer: int, target: int, source: int, stream: int) -> None:
-        """Enqueue a copy of as many bytes as ``buffer`` has."""
+        """Enqueue a copy of the size of ``buffer``, from one address to another."""
         device().copy(target, source, self._buffers[buffer].nbytes, stream)
 
     def nbytes(self, buffer: int) -> int:
-        """The size of a buffer in bytes."""
+        """Return the size of a buffer in bytes."""
         return self._buffers[buffer].nbytes
 
     def loop_memory(self, node: LoopNode, number: int, nbytes: int) -> int:
-        """The address of ``nbytes`` of memory that only one loop uses.
+        """Return the address of ``nbytes`` of memory that only the loop ``node`` uses.
 
-        They are allocated at the first call with this ``number``, and freed with the
-        plan.
+        ``number`` tells blocks of the same loop apart. The memory is allocated at the
+        first call for a loop and number, and freed with the plan.
         """
         key = id(node), number
         if key not in self._loop_memory:
             self._loop_memory[key] = self._gpu.allocate(nbytes)
         return self._loop_memory[key]
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for pointer in self._loop_memory.values():
@@ -202,7 +233,10 @@ class EncodedPlan:
     # Encoding.
 
     def _nodes(self, steps: Sequence[Step]) -> tuple[Node, ...]:
-        """Make the nodes of ``steps``; consecutive native steps become one run."""
+        """Make the nodes of ``steps``; consecutive native steps become one run.
+
+        Appends the native steps to ``_steps``. Kernel calls without items are left out.
+        """
         nodes: list[Node] = []
         for step in steps:
             if isinstance(step, Loop):
@@ -211,12 +245,12 @@ class EncodedPlan:
                 branches = tuple(self._nodes(branch) for branch in step.branches)
                 nodes.append(BranchNode(step, branches))
             elif step.items:
-                made = self._call(step)
-                if isinstance(made, HostCall):
-                    nodes.append(made)
+                encoded = self._call(step)
+                if isinstance(encoded, HostCall):
+                    nodes.append(encoded)
                     continue
-                self._steps.append(made)
-                self._accesses.append(self._step_accesses(step, made))
+                self._steps.append(encoded)
+                self._accesses.append(self._step_accesses(step, encoded))
                 last = nodes[-1] if nodes else None
                 number = len(self._steps) - 1
                 if isinstance(last, NativeRun) and last.first + last.count == number:
@@ -226,7 +260,10 @@ class EncodedPlan:
         return tuple(nodes)
 
     def _loop(self, loop: Loop) -> LoopNode:
-        """Make the node of ``loop``, partly unrolled if it is long and can be."""
+        """Make the node of ``loop``, partly unrolled if it is long.
+
+        A loop whose slices cannot be copied is unrolled completely.
+        """
         body = self._nodes(loop.body)
         written = buffers_written_in(loop)
         if not slices_can_be_copied(loop, written, self._buffers):
@@ -234,10 +271,14 @@ class EncodedPlan:
         return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
 
     def _address(self, slot: int) -> int:
+        """Return the address of the slot of number ``slot``."""
         return self._values.ctypes.data + 8 * slot
 
     def _location(self, argument: object) -> tuple[int, int]:
-        """The buffer of a pointer argument, or the arena, and its byte offset there."""
+        """Return (buffer number, byte offset) of a pointer argument.
+
+        Temporaries lie in the arena, which counts as a buffer.
+        """
         assert isinstance(argument, BufferArgument)
         buffer = self._buffers[argument.buffer]
         if buffer.kind == "temporary":
@@ -245,14 +286,18 @@ class EncodedPlan:
         return argument.buffer, argument.offset
 
     def _slot(self, argument: object) -> int:
-        """The address of the slot of a pointer argument."""
+        """Return the address of a pointer argument's slot, which equal ones share."""
         location = self._location(argument)
+        # The next free slot, if the location has none yet.
         return self._address(self._slots.setdefault(location, len(self._slots)))
 
     def _call(self, step: KernelCall) -> runner.Step | HostCall:
         """Encode ``step`` for the native runner, or as a call from Python.
 
         Raises BackendError if it has more blocks than a grid can have.
+
+        A kernel's parameters are an array of pointers, one to each argument: to its
+        integer in ``_kept``, or to the slot of a pointer argument.
         """
         kernel = self._kernels[step.kernel]
         if isinstance(kernel, LibraryKernel):
@@ -266,11 +311,11 @@ class EncodedPlan:
         integers = np.array([a for a in step.arguments if isinstance(a, int)], np.int64)
         self._kept.append(integers)
         pointers: list[int] = []
-        taken = 0
+        next_integer = 0
         for argument in step.arguments:
             if isinstance(argument, int):
-                pointers.append(integers.ctypes.data + 8 * taken)
-                taken += 1
+                pointers.append(integers.ctypes.data + 8 * next_integer)
+                next_integer += 1
             else:
                 pointers.append(self._slot(argument))
         parameters = np.array(pointers, np.int64)
@@ -286,15 +331,17 @@ class EncodedPlan:
         )
 
     def _step_accesses(self, step: KernelCall, encoded: runner.Step) -> StepAccesses:
-        """What ``step`` reads and writes, and whether other steps may run beside it.
+        """Return what ``step`` reads and writes, and if others may run beside it.
 
-        ``encoded`` is the step as encoded for the native runner.
+        ``encoded`` is the native step. A step is small if it takes less time than a
+        launch. The time is estimated from its bytes, and for products from their
+        operations too.
         """
         workspace, nbytes = (0, 0), self._bytes(step)
         duration = _duration(nbytes)
         small = not duration
         if encoded.kind == StepKind.KERNEL:
-            # Few blocks use few multiprocessors, and so take longer for the bytes.
+            # Fewer blocks than multiprocessors access the bytes that much slower.
             idle_factor = max(1, device().multiprocessors // step.items)
             duration = _duration(nbytes * idle_factor)
         if isinstance(encoded, runner.Product):
@@ -310,13 +357,13 @@ class EncodedPlan:
         )
 
     def _bytes(self, step: KernelCall) -> int:
-        """Bytes of all buffers that a step accesses."""
+        """Return the bytes of all buffers that a step accesses."""
         return sum(self._buffers[k].nbytes for k in {*step.reads, *step.writes})
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
     ) -> tuple[dict[str, BufferArgument], dict[str, int]]:
-        """The arrays and the integers of a library's call, by parameter name."""
+        """Return a library call's arrays, and its integers, by parameter name."""
         arrays: dict[str, BufferArgument] = {}
         integers: dict[str, int] = {}
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True):
@@ -327,7 +374,11 @@ class EncodedPlan:
         return arrays, integers
 
     def _product(self, step: KernelCall, kernel: LibraryKernel) -> runner.Step:
-        """Encode a matrix product; it is a fill with zeros if k is 0."""
+        """Encode a matrix product c = a @ b, or a fill with zeros if k is 0.
+
+        cuBLASLt chooses the algorithm by the alignment of the operands, so it is given
+        all byte offsets from aligned memory at which they may begin.
+        """
         arrays, values = self._named(step, kernel)
         if not values["k"]:
             output = self._buffers[step.writes[0]]
@@ -342,35 +393,39 @@ class EncodedPlan:
             type = self._buffers[x.buffer].type
             lowest = type.span()[0] * type.dtype.itemsize
             offsets.append(self._location(x)[1] - lowest)
-            # A slice begins at every multiple of its stride.
+            # A loop's slice begins at its offset plus multiples of its stride.
             offsets += self._slice_steps.get(x.buffer, ())
-        made = cublas.library().product(kernel.provider, values, offsets)
-        self._kept.append(made)
-        second, first, addend, result = made.layouts
+        product = cublas.library().product(kernel.provider, values, offsets)
+        self._kept.append(product)
+        # cuBLASLt's matrices are column-major, so it computes C^T = B^T A^T: its first
+        # operand is b.
+        second, first, addend, result = product.layouts
         return runner.Product(
             kind=StepKind.PRODUCT,
-            handle=made.handle,
-            operation=made.operation,
-            alpha=made.alpha,
-            # Its matrices are column-major: C^T = B^T A^T.
+            handle=product.handle,
+            operation=product.operation,
+            alpha=product.alpha,
             a=self._slot(b),
             a_layout=second,
             b=self._slot(a),
             b_layout=first,
-            beta=made.beta,
+            beta=product.beta,
             added=self._slot(added),
             added_layout=addend,
             result=self._slot(c),
             result_layout=result,
-            algorithm=made.algorithm,
-            workspace=made.workspace,
-            workspace_bytes=made.workspace_bytes,
+            algorithm=product.algorithm,
+            workspace=product.workspace,
+            workspace_bytes=product.workspace_bytes,
             bias=self._slot(arrays["bias"]) if "bias" in arrays else 0,
             alpha_slot=self._slot(arrays["alpha"]) if "alpha" in arrays else 0,
         )
 
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
-        """Encode a call of a library other than cuBLASLt, to be made from Python."""
+        """Encode a call of a library other than cuBLASLt, to be made from Python.
+
+        Sets ``has_collectives`` if the call is a collective.
+        """
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
@@ -388,9 +443,9 @@ class EncodedPlan:
 
 
 def _duration(nbytes: int) -> int:
-    """Estimate the time of an access of ``nbytes``, in kernel launches.
+    """Estimate the time to access ``nbytes``, in times of a kernel launch.
 
-    0 for few bytes.
+    It is rounded down, so it is 0 for few bytes.
     """
     return (nbytes - 1) // _SMALL_BYTES if nbytes else 0
 
@@ -403,13 +458,13 @@ def _raise_status(status: int) -> None:
     """
     code, stage = status >> 8, status & 255
     if stage == StepKind.PRODUCT + 1:
-        cublas.library().check(code)
+        cublas.library().check(code)  # raises
     what = StepKind(stage - 1).name.lower() if stage else "context"
     device().check(code, f"in {what}")
 
 
 def _count_arguments(steps: Sequence[Step]) -> int:
-    """The number of arguments of all calls in ``steps``, and in loops and branches."""
+    """Return the number of arguments of all calls in ``steps``, also nested ones."""
     total = 0
     for step in steps:
         if isinstance(step, KernelCall):
@@ -422,9 +477,10 @@ def _count_arguments(steps: Sequence[Step]) -> int:
 
 
 def _slice_steps(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield ``(buffer, (offset, abs(stride)))`` of each slice of a loop, in bytes.
+    """Yield ``(buffer, (offset, abs(stride)))`` of each slice of each loop, in bytes.
 
-    What both are multiples of, the slice's address is a multiple of in every iteration.
+    A number that divides both divides the slice's offset in every iteration:
+    offset + k * stride.
     """
     for step in steps:
         if isinstance(step, Loop):

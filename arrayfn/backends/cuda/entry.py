@@ -41,10 +41,10 @@ NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY
 
 
 class Input(Struct):
-    """An input: its type, and the number of its buffer.
+    """An input of a plan: its type, and the number of its buffer.
 
-    ``cached`` is a Python number from an earlier call, and ``address`` that of its copy
-    on the GPU.
+    ``cached`` is a Python number from an earlier call, and ``address`` is the address
+    of the number's copy on the GPU.
     """
 
     type: PyObject
@@ -54,7 +54,7 @@ class Input(Struct):
 
 
 class Output(Struct):
-    """A result: its type, the number of its buffer, the free list for its memory."""
+    """A result of a plan: its type, its buffer's number, its memory's free list."""
 
     type: PyObject
     buffer: int
@@ -62,7 +62,7 @@ class Output(Struct):
 
 
 class Call(Struct):
-    """State shared by all calls of one plan: types, results, and runnable plans."""
+    """The state of the call entry of one plan: inputs, results, and runnable plans."""
 
     array_type: PyObject  # DeviceArray
     type_slot: int  # offsets of a DeviceArray's slots, in units of 8 bytes
@@ -70,20 +70,20 @@ class Call(Struct):
     owner_slot: int
     shared_slot: int
     writable_slot: int
-    false: PyObject  # the value of the last two in a new array
+    false: PyObject  # the value of the slots ``shared`` and ``writable`` in a result
     plan: LaunchPlan  # for any addresses
-    calls_left: int  # how many calls may run it before one enters Python
-    buffers: Array[int]
+    calls_left: int  # how many calls may run ``plan`` before one enters Python
+    buffers: Array[int]  # the address of each buffer
     buffer_count: int
     inputs: Array[Input]
     input_count: int
     outputs: Array[Output]
     output_count: int
-    arena: int  # the number of its buffer
+    arena: int  # the number of the arena's buffer
     arena_free_list: FreeList | None
-    recorded: Array[int]  # for each: a plan's address, then the buffers' addresses
-    recorded_count: int
-    last_recorded: int
+    recorded: Array[int]  # records: a plan's address, then the buffers' addresses
+    recorded_count: int  # of records
+    last_recorded: int  # the number of the record that was found last
 
 
 class Wait(Struct):
@@ -91,8 +91,8 @@ class Wait(Struct):
 
     stream: int
     query: Callable[[int], i32]
-    spins: int  # queries before other threads may run
-    cycles: int  # of a wait, after which Python may handle signals
+    spins: int  # queries before the wait releases the GIL
+    cycles: int  # clock cycles after which the wait returns, for signals
 
 
 memcmp = CFunction[[Array[int], Array[int], int], i32]("memcmp")
@@ -107,10 +107,11 @@ PyObject_Vectorcall = CFunction[
 def call_single(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_single(*inputs)`` returns the only result, or what the fallback returns.
+    """Run a plan of one result; the C function of the builtin ``call_single(*inputs)``.
 
-    ``self`` holds the address of the ``Call`` and the fallback; ``count`` is the number
-    of ``arguments``.
+    Returns the result as a DeviceArray, or what the fallback returns. ``self`` holds
+    the address of the ``Call`` and the fallback; ``count`` is the number of
+    ``arguments``.
     """
     return call_with(self, arguments, count, True)
 
@@ -119,9 +120,10 @@ def call_single(
 def call_tuple(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call(*inputs)`` returns the tuple of results, or what the fallback returns.
+    """Run a plan; the C function of the builtin ``call(*inputs)``.
 
-    The parameters are those of ``call_single``.
+    Returns a tuple of DeviceArrays, or what the fallback returns. The parameters are
+    those of ``call_single``.
     """
     return call_with(self, arguments, count, False)
 
@@ -130,10 +132,11 @@ def call_tuple(
 def call_with(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int, single: bool
 ) -> PyObject | None:
-    """Run the plan on ``arguments``, or else call the fallback.
+    """Run the plan on ``arguments``; if that is not possible, call the fallback.
 
-    If ``single``, the result is an array, else a tuple. ``count`` is the number of
-    arguments.
+    The result is an array if ``single``, else a tuple. The result's objects are made
+    first, because making them may run the garbage collector, which may call this entry
+    again.
     """
     call = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
     if count == call.input_count:
@@ -148,9 +151,9 @@ def call_with(
 
 @native
 def results_new(call: Call, single: bool) -> PyObject | None:
-    """Make empty DeviceArrays: one if ``single``, else a tuple.
+    """Make DeviceArrays whose slots are empty: one if ``single``, else a tuple.
 
-    None with an exception set if there is no memory.
+    Returns None with an exception set if there is no memory.
     """
     if single:
         return PyType_GenericAlloc(call.array_type, 0)
@@ -168,11 +171,15 @@ def results_new(call: Call, single: bool) -> PyObject | None:
 
 @native
 def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
-    """Set the inputs' addresses; False if one is neither of its type nor cached."""
+    """Set the addresses of the inputs' buffers; return whether all arguments fit.
+
+    An argument fits if it is a DeviceArray of the input's type that was not donated, or
+    the cached number.
+    """
     for i in range(call.input_count):
         array = arguments[i]
         expected = call.inputs[i]
-        pointer = expected.address
+        pointer = expected.address  # of the cached number's copy
         if array is not expected.cached:
             if array.ob_type is not call.array_type:
                 return False
@@ -188,7 +195,11 @@ def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
 
 @native
 def start(call: Call) -> bool:
-    """Allocate memory and enqueue the plan; False, with all freed, if that fails."""
+    """Allocate results and arena, and enqueue the plan; return whether that succeeds.
+
+    If it fails, the memory is freed again. The arena is freed in any case: later work
+    that reuses it runs after the plan.
+    """
     count = call.output_count
     for i in range(count):
         output = call.outputs[i]
@@ -226,9 +237,9 @@ def free_outputs(call: Call, count: int) -> None:
 def launch(call: Call) -> int:
     """Enqueue the plan on the buffers; return 0 on success.
 
-    If no plan was recorded for these addresses, ``call.plan``, which runs at any,
-    serves the next ``calls_left`` calls. After them the result is 1, so that the call
-    enters Python, which decides whether to record a plan.
+    That is the plan recorded for the buffers' addresses, or else ``call.plan``, which
+    runs at any addresses. ``call.plan`` serves ``calls_left`` calls. After them the
+    result is 1, so that the call enters Python, which decides whether to record a plan.
     """
     plan = recorded_find(call)
     if plan is None:
@@ -243,8 +254,8 @@ def launch(call: Call) -> int:
 def recorded_find(call: Call) -> LaunchPlan | None:
     """Find the plan recorded for the addresses of ``call.buffers``, or None.
 
-    The search begins after the last plan found, since callers often alternate between a
-    few sets of addresses. A record is a plan's address and its buffers' addresses.
+    The search begins after the record found last, since callers often alternate between
+    a few sets of addresses. A record is a plan's address, then its buffers' addresses.
     """
     number = call.last_recorded
     nbytes = size_of(int) * call.buffer_count
@@ -263,7 +274,8 @@ def recorded_find(call: Call) -> LaunchPlan | None:
 def results_fill(call: Call, result: PyObject, single: bool) -> PyObject | None:
     """Set the slots of ``result``, which is one array if ``single``, else a tuple.
 
-    Returns it, or None with an exception set if there is no memory.
+    Returns ``result``, or None with an exception set if there is no memory. All arrays
+    are filled in any case, so that each owns its block and frees it.
     """
     is_filled = True
     if single:
@@ -280,10 +292,9 @@ def results_fill(call: Call, result: PyObject, single: bool) -> PyObject | None:
 
 @native
 def result_fill(call: Call, array: PyObject, output: Output) -> bool:
-    """Set the slots of ``array``, one result of ``call``.
+    """Set the slots of the DeviceArray ``array``, which is the result ``output``.
 
-    ``output`` has its type and the number of its buffer. False with an exception set if
-    there is no memory.
+    Returns False with an exception set if there is no memory for its objects.
     """
     pointer = call.buffers[output.buffer]
     owner = block_object(output.free_list, pointer)
@@ -302,10 +313,11 @@ def result_fill(call: Call, array: PyObject, output: Output) -> bool:
 
 @native
 def wait(self: PyObject, _: None) -> PyObject | None:
-    """Wait for a stream; return the driver's status, NOT_READY after ``cycles``.
+    """Wait until a stream's work has run; return the driver's status.
 
-    ``self`` is the address of a ``Wait``, as a Python int. A longer wait releases the
-    GIL. The driver's own wait polls as often, but a signal does not end it.
+    After some clock cycles the wait ends with the status NOT_READY. After the first
+    ``spins`` queries it releases the GIL. ``self`` is the address of a ``Wait``, as a
+    Python int. The driver's own wait also polls, but a signal does not end it.
     """
     state = cast(Wait, PyLong_AsLongLong(self))
     for _iteration in range(state.spins):

@@ -31,12 +31,13 @@ Call = Callable[..., Any]
 class Executable:
     """A plan that is ready to run on the GPU. ``Dispatch`` decides how it is launched.
 
-    ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
-    only one. Both are builtin functions if the plan has a native call entry. Inputs are
-    DeviceArrays, or NumPy arrays and Python numbers, which are copied to the GPU; their
-    types must be exactly those of the plan. If input number k has another type, nothing
-    runs, and the result is the ``int`` k + 1. Calls return before the work is done, and
-    are safe from several threads at once.
+    ``call(*inputs)`` returns a tuple of new DeviceArrays; ``call_single(*inputs)``, for
+    a plan of one result, returns it without a tuple. Both are builtin functions if the
+    plan has a native call entry. Inputs are DeviceArrays, or NumPy arrays and Python
+    numbers, which are copied to the GPU; their types must be exactly those of the plan.
+    If input number k has another type, nothing runs, and the result is the ``int``
+    k + 1. Calls return before the work is done, and are safe from several threads at
+    once.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class Executable:
     ) -> None:
         """Load the plan on this thread's GPU, and compute its constants.
 
-        ``dispatch`` makes what launches the plan, by default a ``Dispatch``.
-        ``through`` wraps the Python functions of calls.
+        ``dispatch`` is the class of the object that launches the plan, by default
+        ``Dispatch``. ``through`` wraps the Python functions of calls. The plan gets a
+        native call entry if it is a single segment and donates no argument.
         """
         compiled = completed(compiled, _complete_results)
         plan = compiled.plan
@@ -60,9 +62,11 @@ class Executable:
             interned(replace(t, weak=False)) for t in compiled.output_types
         )
         self._lock = threading.Lock()
+        # By input: the Python number of the last call, and its copy on the GPU.
         self._numbers: dict[int, tuple[Any, DeviceArray]] = {}
         self._entry: CallEntry | None = None
         self._constants = [device_put(value) for value in compiled.constants]
+        # The addresses of all buffers, and last the arena's.
         self._arena = len(plan.buffers)
         self._addresses = (ctypes.c_int64 * (self._arena + 1))()
         self._inputs = _numbered(plan.buffers, "input")
@@ -70,6 +74,7 @@ class Executable:
         for number, buffer in enumerate(plan.buffers):
             if buffer.kind == "constant":
                 self._addresses[number] = self._constants[buffer.index].pointer
+        # For each result, the number of the donated input that it overwrites, or None.
         donors = [plan.buffers[number].donor for number in self._outputs]
         self._donors = donors if any(d is not None for d in donors) else None
         self._dispatch = (dispatch or Dispatch)(
@@ -83,7 +88,7 @@ class Executable:
             self.call, self.call_single = entry.functions(self.call, self.call_single)
 
     def _native_entry(self) -> CallEntry:
-        """Make a native call entry of the plan."""
+        """Make the native call entry of the plan."""
         gpu, buffers = device(), self.plan.buffers
         numbered = zip(self.output_types, self._outputs, strict=True)
         return CallEntry(
@@ -94,14 +99,17 @@ class Executable:
         )
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:
-        """Run on a sequence of inputs; ArgumentError if one has another type."""
+        """Run the plan on ``inputs``; raises ArgumentError if one has another type."""
         result = self.call(*inputs)
         if isinstance(result, int):
             raise ArgumentError(self.mismatch(inputs, result - 1), user_location())
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """Write the error text for input ``number``, which does not fit."""
+        """Return the error text for input ``number``, which has another type.
+
+        If the number of inputs is wrong, the text says that instead.
+        """
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         argument, wanted = inputs[number], self.input_types[number]
@@ -117,63 +125,78 @@ class Executable:
         return f"argument {number} is to be {wanted}, not a {type(argument).__name__}"
 
     def _call_single(self, *inputs: Any) -> DeviceArray | int:
-        """Call a plan of one result; return it unpacked."""
+        """Run a plan of one result; return it, or 1 + the number of a wrong input."""
         result = self._call(*inputs)
         return result if isinstance(result, int) else result[0]
 
     def _call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
-        """Run the plan: return the results, or 1 + the number of a misfit input."""
+        """Run the plan; return the results, or 1 + the number of a wrong input."""
         with on(self._gpu):
             return self._run(inputs)
 
     def _run(self, inputs: tuple[Any, ...]) -> tuple[DeviceArray, ...] | int:
-        """Run with this plan's GPU current; the results are those of ``_call``.
+        """Do what ``_call`` does, while this plan's GPU is current.
 
-        The lock lets one thread at a time set the addresses and launch.
+        One thread at a time sets the addresses and launches. Donated inputs lose their
+        memory to results.
         """
         addresses = self._addresses
         with self._lock:
-            held = self._set_inputs(inputs)
-            if isinstance(held, int):
-                return held
+            copies = self._set_inputs(inputs)
+            if isinstance(copies, int):
+                return copies
             if self._donors is not None:
-                self._point_to_donors(self._donors, inputs, held)
+                self._point_to_donors(self._donors, inputs, copies)
             owners = self._allocate_and_launch()
             pointers = [addresses[number] for number in self._outputs]
             for number in self._outputs:
                 addresses[number] = 0
+        # A result that overwrites a donated input takes over the owner of its memory.
         if self._donors is not None:
             for k, donor in enumerate(self._donors):
                 if donor is not None:
-                    array: DeviceArray = held[donor] if donor in held else inputs[donor]
+                    array: DeviceArray = (
+                        copies[donor] if donor in copies else inputs[donor]
+                    )
                     owners[k] = array.take()
-        made = zip(self.output_types, pointers, owners, strict=True)
-        return tuple(DeviceArray(*parts) for parts in made)
+        return tuple(
+            DeviceArray(type, pointer, owner)
+            for type, pointer, owner in zip(
+                self.output_types, pointers, owners, strict=True
+            )
+        )
 
     def _set_inputs(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
-        """Set the inputs' addresses; return the copies made for this call.
+        """Set the addresses of the inputs' buffers; copy inputs to the GPU if needed.
 
-        Or return 1 + the number of an input that does not fit. The copies live until
-        the end of the call: their memory is freed in stream order.
+        Returns the copies on the GPU by the inputs' numbers; the caller keeps them
+        until the plan is enqueued. (A DeviceArray whose type was not interned is among
+        them, uncopied.) If an input has another type, returns 1 + its number instead.
         """
         types = self.input_types
         if len(inputs) != len(types):
             return 1
         addresses, numbers = self._addresses, self._inputs
-        held: dict[int, DeviceArray] = {}
+        copies: dict[int, DeviceArray] = {}
         for n, x in enumerate(inputs):
             if type(x) is not DeviceArray or x.__arrayfn_type__ is not types[n]:
                 fitting = self._input_on_gpu(x, n)
                 if fitting is None:
                     return n + 1
-                held[n] = fitting
+                copies[n] = fitting
                 addresses[numbers[n]] = fitting.address()
             else:
+                # A donated array has pointer 0, and ``address()`` raises.
                 addresses[numbers[n]] = x.pointer or x.address()
-        return held
+        return copies
 
     def _input_on_gpu(self, x: Any, number: int) -> DeviceArray | None:
-        """Copy ``x`` to the GPU if needed; None if it has not the type of the input."""
+        """Return ``x``, which is input ``number``, as an array on this plan's GPU.
+
+        A NumPy array or a Python number is copied. The copy of a number is cached for
+        later calls with the same object, unless the input is donated. The result is
+        None if ``x`` has another type than the input, or is on another GPU.
+        """
         wanted = self.input_types[number]
         if isinstance(x, DeviceArray):
             fits = x.__arrayfn_type__ == wanted and x.gpu is self._gpu
@@ -200,9 +223,14 @@ class Executable:
         self,
         donors: Sequence[int | None],
         inputs: Sequence[Any],
-        held: dict[int, DeviceArray],
+        copies: dict[int, DeviceArray],
     ) -> None:
-        """Give results that replace donated inputs the addresses of those inputs."""
+        """Set the addresses of results that overwrite donated inputs to the inputs'.
+
+        ``donors`` has for each result the number of its donated input, or None.
+        ``copies`` are those of ``_set_inputs``. Raises ArgumentError if another
+        argument or another library uses a donated input's memory.
+        """
         used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
             if donor is None:
@@ -214,7 +242,7 @@ class Executable:
                     "pass a copy of it",
                     user_location(),
                 )
-            array: DeviceArray = held[donor] if donor in held else inputs[donor]
+            array: DeviceArray = copies[donor] if donor in copies else inputs[donor]
             if array.shared:
                 raise ArgumentError(
                     f"argument {donor} is donated, but another library has its memory "
@@ -224,9 +252,10 @@ class Executable:
             self._addresses[output] = address
 
     def _allocate_and_launch(self) -> list[object]:
-        """Allocate the results and launch; return the owners of the results' memory.
+        """Allocate results and temporaries, and launch the plan.
 
-        The owner is None for a result that replaces a donated input.
+        Returns the owners of the results' memory: None for a result that overwrites a
+        donated input.
         """
         gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
         owners: list[object] = []
@@ -239,14 +268,16 @@ class Executable:
         if self.plan.arena:
             addresses[self._arena], temporaries = gpu.block(self.plan.arena)
         self._dispatch.enqueue(bytes(addresses))
-        del temporaries  # freed in stream order: later work may reuse the memory
+        # The plan may not have run yet, but work that reuses the memory runs after it.
+        del temporaries
         return owners
 
 
 def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
-    """Run ``once``, a Program without inputs, and wait for its results.
+    """Run ``once``, which has no inputs, and wait for its results.
 
-    So an error of its kernels is raised when the plan is loaded, not in a call of it.
+    ``once`` computes what is the same in every call of a plan. The wait raises errors
+    of its kernels when the plan is loaded, instead of in a call.
     """
     results = Executable(once)(())
     for result in results:
@@ -255,6 +286,9 @@ def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:
-    """The numbers of the buffers of a kind, ordered by their index among these."""
-    found = {b.index: number for number, b in enumerate(buffers) if b.kind == kind}
-    return [found[index] for index in sorted(found)]
+    """Return the numbers of the buffers of ``kind``, such as "input", by their index.
+
+    A buffer's index is its position among the plan's inputs, for example.
+    """
+    by_index = {b.index: number for number, b in enumerate(buffers) if b.kind == kind}
+    return [by_index[index] for index in sorted(by_index)]

@@ -25,14 +25,16 @@ from arrayfn.backends.native.python_objects import (
 from arrayfn.backends.native.structures import Array, Struct, i32
 
 FIRST_CAPACITY: Final = 16
-SHARED: Final = 1  # added to a capsule's context: another library has seen the memory
+# The lowest bit of a capsule's context, which is an even address: another library has
+# seen the block's memory.
+SHARED: Final = 1
 
 
 class DeviceMemory(Struct):
-    """A device's memory: what is on the free lists, and the driver's functions."""
+    """A device's memory: the bytes in free lists, driver handles and functions."""
 
     idle_bytes: int  # in all free lists
-    max_idle: int  # from here on, dead blocks go back to the driver
+    max_idle: int  # from so many idle bytes on, freed blocks go back to the driver
     context: int
     stream: int
     pool: int
@@ -45,11 +47,11 @@ class DeviceMemory(Struct):
 class FreeList(Struct):
     """The idle blocks of one size."""
 
-    size: int  # of its blocks
-    keeps: int  # whether it keeps any
-    count: int
-    capacity: int
-    blocks: Array[int]
+    size: int  # bytes of each block
+    keeps: int  # whether freed blocks stay in the list; else the driver gets them
+    count: int  # of idle blocks
+    capacity: int  # of ``blocks``
+    blocks: Array[int]  # addresses, as a binary min-heap
     memory: DeviceMemory
 
 
@@ -58,10 +60,11 @@ realloc = CFunction[[Array[int], int], Array[int] | None]("realloc")
 
 @native
 def free_list_pop(free_list: FreeList) -> int:
-    """Remove and return a free list's lowest block, or allocate one; 0 on failure.
+    """Remove the block at the lowest address from a free list, and return its address.
 
-    The list is a binary min-heap: its last block sinks from the root to its place.
+    If the list is empty, the block is allocated from the driver; 0 if that fails.
     """
+    # The list is a binary min-heap: its last block sinks from the root to its place.
     last = free_list.count - 1
     if last < 0:
         return free_list_new_block(free_list)
@@ -86,7 +89,7 @@ def free_list_pop(free_list: FreeList) -> int:
 
 @native
 def free_list_new_block(free_list: FreeList) -> int:
-    """Allocate a block from the driver; 0 if it has no memory."""
+    """Allocate a block from the driver; return its address, or 0 without memory."""
     memory = free_list.memory
     result = local(int, 1)
     if memory.set_current(memory.context):
@@ -98,7 +101,11 @@ def free_list_new_block(free_list: FreeList) -> int:
 
 @native
 def free_list_push(free_list: FreeList, block: int) -> None:
-    """Put an idle block on its free list, or return it to the driver."""
+    """Put the block at the address ``block`` on its free list, or free it.
+
+    The driver gets it back if the list keeps no blocks, if all lists together hold
+    enough, or if the list cannot grow.
+    """
     memory = free_list.memory
     if free_list.keeps == 0 or memory.idle_bytes >= memory.max_idle:
         block_free(memory, block)
@@ -114,6 +121,7 @@ def free_list_push(free_list: FreeList, block: int) -> None:
         free_list.capacity = grown
     free_list.count = index + 1
     memory.idle_bytes += free_list.size
+    # The block rises from the end of the heap to its place.
     blocks = free_list.blocks
     while index > 0:
         parent = (index - 1) >> 1
@@ -142,7 +150,11 @@ def block_free(memory: DeviceMemory, block: int) -> None:
 
 @native
 def block_object(free_list: FreeList, block: int) -> PyObject | None:
-    """Make an object whose destructor frees the block; None with an error set."""
+    """Make a capsule that owns ``block``; its destructor frees the block.
+
+    The capsule's context is the address of the free list. Without memory the result is
+    None, with a Python exception set.
+    """
     capsule = PyCapsule_New(block, None, block_destroyed)
     if capsule is not None:
         PyCapsule_SetContext(capsule, cast(int, free_list))
@@ -151,11 +163,14 @@ def block_object(free_list: FreeList, block: int) -> PyObject | None:
 
 @native
 def block_destroyed(capsule: PyObject) -> None:
-    """The destructor of a block's capsule: puts the block on its free list."""
+    """Put the block of a dying capsule on its free list; the capsule's destructor.
+
+    If another library has seen the memory, wait for the GPU first.
+    """
     context = PyCapsule_GetContext(capsule)
     free_list = cast(FreeList, context & ~SHARED)
     if context & SHARED:
-        # Another library's work on it may not have run yet.
+        # Work of that library on another stream may not have run yet.
         free_list.memory.set_current(free_list.memory.context)
         free_list.memory.synchronize()
     free_list_push(free_list, PyCapsule_GetPointer(capsule, None))
@@ -163,8 +178,8 @@ def block_destroyed(capsule: PyObject) -> None:
 
 @native
 def mark_shared(capsule: PyObject) -> None:
-    """Mark a block's capsule as seen by another library.
+    """Record in a block's capsule that another library has seen the memory.
 
-    Its destructor then waits for the GPU.
+    The capsule's destructor then waits for the GPU.
     """
     PyCapsule_SetContext(capsule, PyCapsule_GetContext(capsule) | SHARED)

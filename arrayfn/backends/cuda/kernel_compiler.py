@@ -29,6 +29,7 @@ _MODULES: Final = {
     "arrayfn.lowering.cuda.vocabulary": vocabulary,
 }
 _OPTIONS: Final = ("-opt=3", "-fma=0", "-ftz=0", "-prec-div=1", "-prec-sqrt=1")
+"""NVVM's options: no contraction, denormals kept, exact division and square root."""
 _ENTRY: Final = ".visible .entry "
 _I32: Final = ir.IntType(32)
 
@@ -36,10 +37,11 @@ _I32: Final = ir.IntType(32)
 def printed_ir(kernel: Kernel) -> str:
     """Make the LLVM IR of a printed kernel, whose entry has the kernel's name.
 
-    Raises UntypedKernelError for code that no printed kernel has.
+    Raises UntypedKernelError for Python code that printed kernels do not use.
     """
     kinds = tuple(DIALECT.parameter_type(p.kind) for p in kernel.parameters)
-    noalias = not kernel.cooperative  # which reuses memory from step to step
+    # A cooperative kernel's steps reuse memory, so its arrays may overlap.
+    noalias = not kernel.cooperative
     function = printed_function(kernel.source, kernel.name, _MODULES)
     module = kernel_module(function, kinds, kernel.name, noalias=noalias)
     _annotate(module.globals[kernel.name], kernel)
@@ -49,7 +51,8 @@ def printed_ir(kernel: Kernel) -> str:
 def _annotate(entry: Any, kernel: Kernel) -> None:
     """Declare to NVVM that the LLVM function ``entry`` is a kernel.
 
-    The number of threads in a block is declared as well, which bounds registers.
+    The metadata also declare the most threads of a block, which bounds the registers
+    that a thread may use.
     """
     module = entry.module
     for name, number in (("kernel", 1), ("maxntidx", kernel.threads)):
@@ -58,9 +61,10 @@ def _annotate(entry: Any, kernel: Kernel) -> None:
 
 
 def ptx_of(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
-    """Compile a kernel's LLVM IR to PTX.
+    """Compile a kernel's LLVM IR to PTX, and add its launch directives.
 
     ``modules`` are the texts of its LLVM modules, ``arch`` the compute capability.
+    CUDA's libdevice is linked if a module calls one of its functions (``__nv_...``).
     """
     nvvm = importlib.import_module("cuda.bindings.nvvm")
     program = nvvm.create_program()
@@ -81,7 +85,10 @@ def ptx_of(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
 
 @cache
 def _libdevice() -> bytes:
-    """CUDA's library of mathematical functions, as LLVM bitcode."""
+    """Read CUDA's library of mathematical functions, as LLVM bitcode.
+
+    Raises ImportError if the installed cuda-pathfinder cannot find it.
+    """
     pathfinder = importlib.import_module("cuda.pathfinder")
     find = getattr(pathfinder, "find_bitcode_lib", None)
     if find is None:
@@ -92,8 +99,9 @@ def _libdevice() -> bytes:
 def with_directives(ptx: str, kernel: Kernel) -> str:
     """Add the kernel's launch directives to its entry in ``ptx``.
 
-    These are lines such as ".minnctapersm 2" and ".reqnctapercluster 4, 1, 1"; Numba
-    has written the one for the threads of a block.
+    These are lines such as ".minnctapersm 2" (blocks per multiprocessor) and
+    ".reqnctapercluster 4, 1, 1" (blocks of a cluster), before the entry's "{". The
+    directive for the threads of a block is there already.
     """
     directives: list[str] = []
     if kernel.blocks_per_multiprocessor:

@@ -1,9 +1,9 @@
-"""Loading of kernels' machine code, and its unloading when nobody launches it any more.
+"""Loads kernels' machine code, and unloads it when no plan launches it any more.
 
 Plans and graphs hold the ``LoadedKernel`` of each kernel that they launch. When the
-last of them is dropped, the kernel's module is unused. It is not unloaded at once: it
-may still be running, and the interpreter may be in the middle of anything when an
-object dies. ``unload_unused`` waits for the GPU first.
+last reference to a ``LoadedKernel`` is dropped, the kernel's module is unused. It is
+not unloaded at once: the kernel may still be running, and the interpreter may be in the
+middle of anything when an object dies. ``unload_unused`` waits for the GPU first.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from weakref import finalize
 from arrayfn.backends.cuda.driver import Device, device
 from arrayfn.caches import frees
 
-# CUdevice_attribute, and what cuFuncGetAttribute and cuFuncSetAttribute take.
+# CUdevice_attribute: bytes of shared memory of a multiprocessor, and those that the
+# driver reserves in each block.
 _SHARED_OF_MULTIPROCESSOR: Final = 81
-_SHARED_OF_DRIVER: Final = 111  # of each block
+_SHARED_OF_DRIVER: Final = 111
+# CUfunction_attribute: bytes of static shared arrays, bytes of dynamic shared memory,
+# percent of on-chip memory that is shared memory, clusters of more than 8 blocks.
 _SHARED_OF_ARRAYS: Final = 1
 _SHARED_BYTES: Final = 8
 _CARVEOUT: Final = 9
 _LARGE_CLUSTERS: Final = 14
 
-_PORTABLE_CLUSTER: Final = 8  # blocks
+_PORTABLE_CLUSTER: Final = 8  # blocks of a cluster that need no attribute
 
 _unused: Final[deque[tuple[Device, int]]] = deque()
-"""(GPU, CUmodule) of each loaded module whose kernel nobody holds any more."""
+"""(GPU, CUmodule) of each module whose ``LoadedKernel`` was dropped."""
 
 
 class LoadedKernel:
@@ -36,7 +39,10 @@ class LoadedKernel:
     __slots__ = ("__weakref__", "function")
 
     def __init__(self, module: int, function: int) -> None:
-        """``function`` is the handle of the kernel in ``module``, a CUmodule."""
+        """Own ``module``, a CUmodule, for its kernel ``function``, a CUfunction.
+
+        When this object is dropped, the module is appended to ``_unused``.
+        """
         self.function = function
         # Not __del__, during which another thread could revive the object.
         finalize(self, _unused.append, (device(), module)).atexit = False
@@ -47,10 +53,10 @@ def load(
 ) -> LoadedKernel:
     """Load the kernel ``entry`` of a cubin, or of PTX, and set its launch attributes.
 
-    Its blocks have ``shared`` bytes of dynamic shared memory, and ``cluster`` of them
-    form a cluster. Of a multiprocessor's on-chip memory, what ``blocks`` of its blocks
-    need becomes shared memory, or all if ``blocks`` is 0: the rest is L1 cache, which
-    also holds the loads in flight.
+    A block of the kernel has ``shared`` bytes of dynamic shared memory, and ``cluster``
+    blocks form a cluster. A multiprocessor's on-chip memory is divided into shared
+    memory and L1 cache, which also holds the loads in flight. The shared memory is made
+    as large as ``blocks`` blocks need, or as large as possible if ``blocks`` is 0.
     """
     gpu = device()
     gpu.make_current()
@@ -60,12 +66,13 @@ def load(
         ctypes.byref(function), module, entry.encode()
     )
     gpu.check(status)
-    # Else the first launch does it, and may wait for a collective that is running.
+    # Load the code here: otherwise the first launch loads it, and may have to wait for
+    # a collective that is running.
     gpu.check(gpu.library.cuFuncLoad(function))
     if shared:
-        whole = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
-        used = blocks * (shared + _other_shared_bytes(function)) or whole
-        carveout = min(100, -(-100 * used // whole))
+        available = gpu.attribute(_SHARED_OF_MULTIPROCESSOR)
+        needed = blocks * (shared + _other_shared_bytes(function)) or available
+        carveout = min(100, -(-100 * needed // available))  # in percent, rounded up
         for attribute, value in ((_SHARED_BYTES, shared), (_CARVEOUT, carveout)):
             status = gpu.library.cuFuncSetAttribute(function, attribute, value)
             gpu.check(status, f"for {shared:,} bytes of shared memory")
@@ -76,9 +83,9 @@ def load(
 
 
 def _other_shared_bytes(function: ctypes.c_void_p) -> int:
-    """The bytes of a block's shared memory besides the dynamic ones.
+    """Return the bytes of a block's shared memory that are not dynamic.
 
-    They are the static arrays of ``function``, and what the driver takes.
+    These are the static arrays of ``function``, and the bytes that the driver reserves.
     """
     gpu, arrays = device(), ctypes.c_int()
     status = gpu.library.cuFuncGetAttribute(
@@ -89,11 +96,12 @@ def _other_shared_bytes(function: ctypes.c_void_p) -> int:
 
 
 def unload_unused(minimum: int = 1) -> None:
-    """Unload this thread's GPU's unused modules, if there are ``minimum`` or more.
+    """Unload the unused modules of this thread's GPU.
 
-    Waits first until all enqueued work has run, since their kernels may be part of it.
-    Graphs hold their kernels, so none of them refers to an unused module. Does nothing
-    while a graph is captured.
+    Does nothing if all GPUs together have fewer than ``minimum`` unused modules, or
+    while a graph is captured. Waits first until all enqueued work has run, since it may
+    include kernels of these modules. Graphs keep their kernels loaded, so no graph
+    refers to an unused module.
     """
     if len(_unused) < minimum:
         return
@@ -101,15 +109,16 @@ def unload_unused(minimum: int = 1) -> None:
     if not gpu.capture_lock.acquire(blocking=False):
         return
     try:
-        # What is dropped from here on may still be running after the wait.
+        # Take the list before the wait: a kernel that is dropped during the wait may
+        # still be running after it.
         unused = [_unused.popleft() for _ in range(len(_unused))]
         gpu.synchronize()
         gpu.make_current()
-        for where, module in unused:
-            if where is gpu:
+        for module_gpu, module in unused:
+            if module_gpu is gpu:
                 gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))
             else:
-                _unused.append((where, module))
+                _unused.append((module_gpu, module))
     finally:
         gpu.capture_lock.release()
 

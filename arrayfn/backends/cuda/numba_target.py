@@ -1,8 +1,8 @@
 """numba-cuda's compilation target for printed kernels, which makes LLVM IR for NVVM.
 
-It has the implementations that printed kernels use (numbers, pointers, the vocabulary);
-numba-cuda's own context takes 0.35 s to fill with those of its libraries, and is left
-to kernels written by hand.
+It has only the implementations that printed kernels use (numbers, pointers, the
+vocabulary). Handwritten kernels use numba-cuda's own target, which takes 0.35 s to
+register the implementations of its libraries.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class KernelTyping(shared.KernelTyping, typing.BaseContext):
 
 
 class KernelContext(shared.KernelContext, target.CUDATargetContext):
-    """Lowers printed kernels to LLVM IR."""
+    """The Numba target context that lowers printed kernels to LLVM IR."""
 
     def load_additional_registries(self) -> None:
-        """Install Numba's numbers and builtins, which printed kernels use."""
+        """Install the implementations of numbers and builtins. Numba calls this."""
         self.install_registry(numbers.registry)
         self.install_registry(builtins.registry)
 
@@ -70,7 +70,11 @@ class CudaLowering(KernelLowering, lowering.BaseLower):
 
     @override
     def emit_call(self, node: Any) -> Any:
-        """Emit a call of a device function, or of a function of the kernel's text."""
+        """Emit a call in a kernel; return its value, or None if it has none.
+
+        ``node`` calls ``unrolled``, a device function, a function of the kernel's text,
+        which is compiled into the module, or a scalar function.
+        """
         function = self.types.functions[node.func.name]
         signature = self.types.signatures[node]
         if function is UNROLLED:
@@ -119,7 +123,7 @@ class KernelLoweringPass(typed.BaseNativeLowering):
 
     @property
     def lowering_class(self) -> type[CudaLowering]:
-        """The class that lowers kernels to LLVM IR."""
+        """The class that lowers kernels to LLVM IR. Numba reads this."""
         return CudaLowering
 
 
@@ -127,7 +131,7 @@ class KernelPipeline(compiler.CUDACompiler):
     """Numba's passes for a printed kernel: from bytecode to LLVM IR for NVVM."""
 
     def define_pipelines(self) -> list[Any]:
-        """The only pipeline."""
+        """Return the only pipeline: a list of one pass manager. Numba calls this."""
         passes = machinery.PassManager("arrayfn")
         for step in (
             KernelTranslationPass,
@@ -145,7 +149,7 @@ _REFUSALS: Final = (
     errors.UnsupportedBytecodeError,
     NotImplementedError,  # no implementation of an operation
 )
-"""What Numba raises for a kernel that it cannot compile."""
+"""The exceptions that Numba raises for a kernel that it cannot compile."""
 _TYPING: Final = KernelTyping()
 _TARGET: Final = KernelContext(_TYPING)
 
@@ -157,10 +161,10 @@ def kernel_module(
     *,
     noalias: bool,
 ) -> Any:
-    """Compile a kernel to an LLVM module, whose entry is called ``name``.
+    """Compile a printed kernel to an LLVM module, whose entry is called ``name``.
 
-    ``arguments`` are the Numba types of its parameters; with ``noalias`` its arrays are
-    promised not to overlap.
+    ``arguments`` are the Numba types of its parameters; ``noalias`` promises that its
+    arrays do not overlap. Raises UntypedKernelError if Numba cannot compile it.
     """
     library = KernelLibrary(_TARGET.codegen(), name)
     _compile(library, function, arguments, name, noalias=noalias)
@@ -170,12 +174,14 @@ def kernel_module(
 def helper_function(
     module: Any, function: FunctionType, arguments: tuple[Any, ...]
 ) -> Any:
-    """Compile a function that a kernel calls into the kernel's LLVM ``module``, once.
+    """Compile a function that a kernel calls into the kernel's LLVM ``module``.
 
-    ``arguments`` are the Numba types of its parameters. NVVM inlines it.
+    Returns the LLVM function, which NVVM inlines. ``arguments`` are the Numba types of
+    its parameters; for the same types it is compiled once.
     """
 
     def add(symbol: str) -> None:
+        """Compile the function into the module as ``symbol``."""
         library = KernelLibrary(_TARGET.codegen(), symbol)
         library.module = module
         _compile(library, function, arguments, symbol, noalias=False)
@@ -191,9 +197,10 @@ def _compile(
     *,
     noalias: bool,
 ) -> None:
-    """Compile ``function`` into ``library`` as ``symbol``, by Numba's pipeline.
+    """Compile ``function`` into ``library`` as ``symbol``, by ``KernelPipeline``.
 
-    Raises UntypedKernelError for what its types do not fit.
+    Raises UntypedKernelError if Numba cannot compile it. Marked loops get metadata that
+    makes NVVM unroll them.
     """
     try:
         compiler.compile_extra(

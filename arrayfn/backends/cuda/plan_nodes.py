@@ -21,29 +21,30 @@ from arrayfn.lowering.plan import (
 )
 
 MAX_UNROLLED_LAUNCHES: Final = 1 << 9
-"""Launches of the longest loop of which a graph holds all iterations."""
+"""Most launches of a loop that a graph unrolls completely."""
 PARTLY_UNROLLED_LAUNCHES: Final = 1 << 7
-"""Launches that a graph holds of a longer loop; their capture takes some 3 ms."""
+"""About how many launches a graph holds of a longer loop; a capture takes some 3 ms."""
 
 Access = tuple[int, int, bool]
 """Memory that a step accesses: (begin address, end address, whether it is written)."""
 ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
-"""The access of a step of which it is not known what it accesses."""
+"""The access of a step whose memory is unknown: it conflicts with all others."""
 
 
 @dataclass(frozen=True)
 class StepAccesses:
-    """The memory that a step accesses, its size and its time.
+    """The memory that a step accesses, and whether others may run beside it.
 
     Attributes:
         reads, writes: numbers of buffers.
         workspace: other memory (begin, end) that the step writes, and that steps of the
             same library share.
-        small: whether it leaves room on the GPU for another step. Two steps that do not
-            would be slower if they ran concurrently.
-        duration: the step runs at least as long as so many launches take the host.
-        is_collective: large steps run concurrently with it too, as it needs few
-            multiprocessors.
+        small: whether the step leaves room on the GPU for another step. Two steps that
+            do not would be slower if they ran concurrently.
+        duration: a lower bound of the step's time, in the time of a kernel's launch by
+            the host.
+        is_collective: whether the step is a collective. Large steps run concurrently
+            with collectives too, which need few multiprocessors.
     """
 
     reads: tuple[int, ...]
@@ -56,7 +57,10 @@ class StepAccesses:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """``count`` encoded steps from ``first`` on, launched by one call of the runner."""
+    """A run of native steps, which one call of the native runner launches.
+
+    It is ``count`` steps of an ``EncodedPlan``, from the one of number ``first`` on.
+    """
 
     first: int
     count: int
@@ -66,7 +70,8 @@ class NativeRun:
 class HostCall:
     """A call of a library by Python: ``enqueue(stream, *addresses)``.
 
-    ``arguments`` are buffers and byte offsets.
+    ``arguments`` are pairs (buffer number, byte offset), for the addresses.
+    ``capturable`` says whether a stream capture can include the call.
     """
 
     enqueue: Callable[..., None]
@@ -79,9 +84,9 @@ class HostCall:
 class LoopNode:
     """The plan's step ``loop``, with its body as nodes.
 
-    A graph holds ``unrolled`` iterations of it, and repeats these; if that is 0 it
-    holds them all. ``written`` are the buffers that an iteration writes, of a loop that
-    is unrolled in part.
+    A graph of the loop holds ``unrolled`` iterations, which a conditional node repeats;
+    if ``unrolled`` is 0, the graph holds all iterations. ``written`` are the numbers of
+    the buffers that an iteration writes; it is set for partly unrolled loops.
     """
 
     loop: Loop
@@ -102,12 +107,12 @@ Node = NativeRun | HostCall | LoopNode | BranchNode
 
 
 def inner_nodes(node: LoopNode | BranchNode) -> tuple[tuple[Node, ...], ...]:
-    """The lists of nodes inside ``node``: a loop's body, or a branch's branches."""
+    """Return the lists of nodes inside ``node``: a loop's body, or all branches."""
     return (node.body,) if isinstance(node, LoopNode) else node.branches
 
 
 def one_by_one(nodes: Iterable[Node]) -> Iterator[Node]:
-    """``nodes``, with each run of several steps split into runs of one."""
+    """Yield ``nodes``, with each run of several steps split into runs of one step."""
     for node in nodes:
         if isinstance(node, NativeRun) and node.count > 1:
             yield from (NativeRun(node.first + k, 1) for k in range(node.count))
@@ -136,7 +141,7 @@ def has_collectives(nodes: Iterable[Node]) -> bool:
 
 
 def is_capturable(node: Node) -> bool:
-    """Whether a stream capture can include ``node``."""
+    """Whether a stream capture can include ``node``, with all nodes inside it."""
     if isinstance(node, HostCall):
         return node.capturable
     if isinstance(node, NativeRun):
@@ -145,7 +150,10 @@ def is_capturable(node: Node) -> bool:
 
 
 def synchronizes(nodes: Iterable[Node]) -> bool:
-    """Whether launching ``nodes`` directly waits for values from the GPU."""
+    """Whether launching ``nodes`` without a graph waits for values from the GPU.
+
+    The host waits for the index of a branch and for the predicate of a while loop.
+    """
     return any(
         isinstance(node, BranchNode)
         or (
@@ -157,10 +165,7 @@ def synchronizes(nodes: Iterable[Node]) -> bool:
 
 
 def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
-    """Whether a graph of ``nodes`` repeats some iterations of a loop that it holds.
-
-    ``unrolled`` is their number; it is 0 for a loop that the graph holds as a whole.
-    """
+    """Whether some of ``nodes``, or nodes in loop bodies, are partly unrolled loops."""
     return any(
         isinstance(node, LoopNode)
         and (node.unrolled > 0 or has_partly_unrolled_loops(node.body))
@@ -169,7 +174,7 @@ def has_partly_unrolled_loops(nodes: Iterable[Node]) -> bool:
 
 
 def count_launches(nodes: Iterable[Node]) -> int:
-    """About how many launches a graph of ``nodes`` holds."""
+    """Estimate how many launches a graph of ``nodes`` holds."""
     total = 0
     for node in nodes:
         if isinstance(node, NativeRun):
@@ -184,27 +189,28 @@ def count_launches(nodes: Iterable[Node]) -> int:
 
 
 def _iterations_in_graph(node: LoopNode) -> int:
-    """The number of a loop's iterations that its graph has nodes of."""
+    """Return for how many iterations of a loop its graph holds nodes."""
     if node.loop.count is None:
-        return 2
+        return 2  # one for each of the double buffers
     if node.unrolled:
         return node.unrolled + node.loop.count % node.unrolled
     return node.loop.count
 
 
 # A graph has fixed addresses, and a node for each launch. A long loop is therefore a
-# conditional node that repeats some unrolled iterations. The slices that these read and
-# write lie in memory of the loop's own: they are copied there before each repetition,
-# and the written ones are copied back after it.
+# conditional node that repeats some unrolled iterations. The iterations read and write
+# slices of arrays in memory of the loop's own: the slices are copied there before each
+# repetition, and the written slices are copied back after it.
 
 
 def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
-    """How many iterations of a long loop a graph holds and repeats; 0 for all.
+    """Return how many iterations of a long loop a graph holds and repeats.
 
-    ``count`` is the trip count, None if the loop ends by a predicate.
+    ``count`` is the trip count, None if the loop ends by a predicate. The number is
+    even, so that double-buffered carries end in the buffer where they began.
 
-    The number is even, so that double-buffered carries end where they began. Loops with
-    calls of libraries are unrolled whole: some calls synchronize in conditional nodes.
+    The result is 0 for a loop that is not repeated in this way: it has a predicate, is
+    short, or calls libraries, some of which synchronize in conditional nodes.
 
     >>> from arrayfn.backends.cuda.plan_nodes import NativeRun
     >>> unrolled_iterations(20_000, [NativeRun(0, 3)])
@@ -212,27 +218,38 @@ def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
     >>> unrolled_iterations(150, [NativeRun(0, 3)])
     0
     """
-    each = max(1, count_launches(body))
-    if count is None or count * each <= MAX_UNROLLED_LAUNCHES or calls_host(body):
+    per_iteration = max(1, count_launches(body))
+    if (
+        count is None
+        or count * per_iteration <= MAX_UNROLLED_LAUNCHES
+        or calls_host(body)
+    ):
         return 0
-    length = max(2, PARTLY_UNROLLED_LAUNCHES // each // 2 * 2)
+    # The largest even number of iterations with so many launches, but at least 2.
+    length = max(2, PARTLY_UNROLLED_LAUNCHES // per_iteration // 2 * 2)
     return length if count >= 2 * length else 0
 
 
 def buffers_written_by(step: KernelCall) -> tuple[int, ...]:
-    """The numbers of the buffers that ``step`` writes: those it does not just read."""
+    """Return the numbers of the buffers that ``step`` writes.
+
+    These are its ``writes``, and arguments that are not among its ``reads``.
+    """
     accessed = [a.buffer for a in step.arguments if isinstance(a, BufferArgument)]
     return tuple({*step.writes, *accessed} - {*step.reads} | {*step.writes})
 
 
 def buffers_written_in(loop: Loop) -> frozenset[int]:
-    """The buffers that an iteration of ``loop`` writes, by number."""
-    found = [buffer for c in loop.carries for buffer in (c.first, c.second, c.result)]
+    """Return the numbers of the buffers that ``loop`` writes.
+
+    They are the buffers of its carries, and those that the steps of its body write.
+    """
+    written = [buffer for c in loop.carries for buffer in (c.first, c.second, c.result)]
     for step in loop.body:
-        found += (
+        written += (
             buffers_written_by(step) if isinstance(step, KernelCall) else step.writes
         )
-    return frozenset(found)
+    return frozenset(written)
 
 
 def slices_can_be_copied(
@@ -240,18 +257,23 @@ def slices_can_be_copied(
 ) -> bool:
     """Whether a graph may copy the slices of ``loop`` to and from fixed memory.
 
-    They may if no other slice and no step accesses an array that is written in slices,
-    and if no step writes an array that is read in slices. ``written`` are the buffers
-    that an iteration writes.
+    That is safe if no other slice and no step accesses an array that is written in
+    slices, and if no step writes an array that is read in slices. ``written`` are the
+    numbers of the buffers that an iteration writes.
     """
 
     def roots(numbers: Iterable[int]) -> list[int]:
+        """Replace each buffer that overwrites a donated input by that input's buffer.
+
+        ``donor`` is the input's number, and inputs are the first buffers.
+        """
         donors = ((number, buffers[number].donor) for number in numbers)
         return [number if donor is None else donor for number, donor in donors]
 
     changed = {*roots(written)}
     accessed = changed | {*roots(n for step in loop.body for n in step.reads)}
     sources = roots(s.source for s in loop.slices)
+    # The first condition is for slices that are written, the second for all others.
     return all(
         source not in accessed and sources.count(source) == 1
         if s.buffer in written

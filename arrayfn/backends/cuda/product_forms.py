@@ -18,33 +18,29 @@ import numpy as np
 from arrayfn.errors import BackendError
 
 RANDOM_NUMBERS: Final = 262_139
-"""Random numbers, copies of which fill the operands for timing.
+"""Number of random numbers in a block, whose copies fill the operands for timing.
 
-It is a prime, so that rows of a matrix differ. Where they repeat, a GPU draws less
-power, by more for some algorithms than for others: an algorithm that is 5 % slower on
-other matrices was the fastest with 2**18 numbers (bfloat16, H200).
+It is a prime, so that the rows of a matrix differ. If rows repeat, a GPU draws less
+power, and some algorithms gain more by that than others: with 2**18 numbers, an
+algorithm was the fastest that is 5 % slower on other matrices (bfloat16, H200).
 """
 _ALIGNMENT: Final = 16
-"""Bytes to which arrays of other libraries are aligned too."""
+"""Bytes to which all arrays are aligned, also those of other libraries."""
 _EPILOGUES: Final = {"relu": 2, "bias": 4}
-"""cublasLtEpilogue_t of what follows a product; those of several are added."""
+"""The cublasLtEpilogue_t of each word of a provider's name; several are added."""
 _NO_EFFECT_ON_SPEED: Final = ("alpha", "beta", "tile_m", "tile_n")
 """Parameters that do not change a product's speed; tiles are those of CPUs."""
-_FACTORS: Final = (
-    "scaled",
-    "times",
-    "added",
-)  # no epilogues to cuBLASLt, but alpha and beta
+_FACTORS: Final = ("scaled", "times", "added")
 """Words of a provider's name that are alpha or beta to cuBLASLt, not an epilogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A dtype's numbers in cuBLAS.
+    """A dtype, and the enumeration values that cuBLAS has for it.
 
-    ``data`` is its cudaDataType_t, ``compute`` the cublasComputeType_t of products of
-    it, ``scale`` the cudaDataType_t of alpha and beta, ``factor`` their NumPy dtype,
-    and ``size`` its bytes.
+    ``data`` is the dtype's cudaDataType_t, ``compute`` the cublasComputeType_t of
+    matrix products of it, ``scale`` the cudaDataType_t of alpha and beta, ``factor``
+    the NumPy dtype of alpha and beta, and ``size`` the bytes of an element.
     """
 
     name: str
@@ -72,9 +68,10 @@ _TF32: Final = 77
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a provider's name says of a matrix product.
+    """The form of a matrix product, parsed from a provider's name.
 
-    ``compute`` is its cublasComputeType_t; ``after`` are the words of the name that
+    ``operand`` and ``result`` are the dtypes of the operands and of the result,
+    ``compute`` is the cublasComputeType_t, and ``after`` has the words of the name that
     follow the dtypes, such as "bias".
     """
 
@@ -85,9 +82,9 @@ class Form:
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether tensor cores compute it: operands below 32 bits, or TF32.
+        """Whether tensor cores compute the product: operands below 32 bits, or TF32.
 
-        They are at least eight times as fast as float32.
+        Such products are at least eight times as fast as those of float32.
         """
         return self.operand.size < 4 or self.compute == _TF32
 
@@ -103,7 +100,11 @@ class Form:
 
 
 def form_of(provider: str) -> Form:
-    """Parse the name ``provider``; BackendError if there is no such product."""
+    """Parse the name ``provider``; raises BackendError if there is no such product.
+
+    "gemm_bf16_f32_bias" is a product of bf16 operands with an f32 result and the
+    epilogue "bias".
+    """
     kind, first, *rest = provider.split("_")
     if kind != "gemm" or first not in _BY_NAME:
         raise BackendError(f"there is no {provider} on a GPU")
@@ -121,7 +122,10 @@ def form_of(provider: str) -> Form:
 
 
 def alignment_of(offsets: Sequence[int]) -> int:
-    """The largest power of two, up to ``_ALIGNMENT``, that divides all ``offsets``."""
+    """Return the largest power of two, at most 16, that divides all ``offsets``.
+
+    ``offsets`` are in bytes from aligned memory, so the result is the alignment there.
+    """
     alignment = _ALIGNMENT
     while any(offset % alignment for offset in offsets):
         alignment //= 2
@@ -129,18 +133,19 @@ def alignment_of(offsets: Sequence[int]) -> int:
 
 
 def factor_scalar(bits: int | None, default: float, form: Form) -> np.ndarray[Any, Any]:
-    """Make alpha or beta, in the dtype that cuBLAS takes, from a float64's bits.
+    """Make alpha or beta as an array of no axes, in the dtype that cuBLAS takes.
 
-    Where ``bits`` is None it is ``default``.
+    ``bits`` are those of a float64, as an integer; None stands for ``default``.
     """
     value = default if bits is None else np.int64(bits).view(np.float64)
     return np.array(value, form.operand.factor)
 
 
 def speed_parameters(p: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parameters of a product that its speed may depend on, sorted by name.
+    """Return the parameters that a product's speed may depend on, sorted by name.
 
-    The factors alpha and beta are left out, and strides of a batch of one.
+    Left out are alpha, beta, the tiles of CPUs and, with a batch of one, the strides
+    between batches.
     """
     single = p["batch"] == 1
     return sorted(
@@ -152,12 +157,18 @@ def speed_parameters(p: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def operand_bytes(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]:
-    """The bytes that b, a, the added array (1 if there is none) and c span.
+    """Return the bytes that b, a, the added array (1 if there is none) and c span.
 
-    ``p`` are the product's integers: extents, leading dimensions and strides.
+    ``p`` has the integer arguments of the product c = a @ b: extents, leading
+    dimensions and strides.
     """
 
     def span(name: str, rows: int, size: int, leading: str = "ld") -> int:
+        """Return the bytes from the first to the last of the array ``name``.
+
+        Each matrix has ``rows`` rows of a leading dimension, which is the parameter
+        ``leading + name``.
+        """
         batches = (p["batch"] - 1) * abs(p[f"batch_stride_{name}"])
         return max(1, (batches + rows * p[leading + name]) * size)
 
@@ -172,16 +183,17 @@ def operand_bytes(form: Form, p: Mapping[str, int]) -> tuple[int, int, int, int]
 
 
 def random_block(name: str) -> np.ndarray[Any, Any]:
-    """The bytes of a block of random numbers of dtype ``name``, as "f32".
+    """Return the bytes of a block of random numbers of the dtype ``name``, as "f32".
 
-    They are normally distributed, or uniform integers.
+    Floats are normally distributed; integers are random bytes.
     """
     rng = np.random.default_rng(0)
     if name.startswith("i"):
         return rng.integers(0, 256, RANDOM_NUMBERS, np.uint8)
-    if name in ("f64", "c128"):  # all bits of which are random, too
+    if name in ("f64", "c128"):  # float32 values would leave low bits zero
         return rng.standard_normal(RANDOM_NUMBERS).view(np.uint8)
     values = rng.standard_normal(RANDOM_NUMBERS, np.float32)
     if name == "bf16":
+        # The upper 16 bits of a float32, which come second, are a bfloat16.
         return values.view(np.uint16)[1::2].copy().view(np.uint8)
     return (values.astype(np.float16) if name == "f16" else values).view(np.uint8)

@@ -9,7 +9,7 @@ from typing import Any, Final
 _PACKAGES: Final = {"numba_cuda": "numba-cuda", "cuda.bindings": "cuda-bindings"}
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
 _MIN_DRIVER: Final = 13000  # CUDA 13.0, as cuDriverGetVersion says it
-_MIN_ARCH: Final = (8, 0)
+_MIN_ARCH: Final = (8, 0)  # compute capability
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76  # of cuDeviceGetAttribute
 _DRIVER: Final = "install one for CUDA 13, version 580 or later"
 
@@ -31,12 +31,15 @@ def _is_found(module: str) -> bool:
     """Whether ``module`` is installed; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor the package that it is in
+    except ModuleNotFoundError:  # the package that contains it is not installed
         return False
 
 
 def missing_gpu() -> str:
-    """Say what is wrong with the driver or the GPU; "" if nothing."""
+    """Say what is wrong with the driver or the first GPU; "" if nothing is.
+
+    There may be no driver, an old one, no GPU, or one older than Ampere.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -61,7 +64,7 @@ def missing_gpu() -> str:
 
 
 def _attribute(driver: Any, attribute: int) -> int:
-    """The value of a CUdevice_attribute of the first GPU."""
+    """Return the value of a CUdevice_attribute of the first GPU."""
     value = ctypes.c_int()
     driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
     return value.value

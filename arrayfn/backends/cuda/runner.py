@@ -1,14 +1,15 @@
 """The native plan runner: one call launches all steps of a plan, or some of them.
 
 ``run(plan, buffers)`` takes a ``LaunchPlan`` and a 64-bit address for each buffer of
-the plan. A kernel's pointer argument is read from its *slot*, which is written before
-each run. Steps are structures that begin with their kind.
+the plan. The driver reads a kernel's pointer argument from its *slot*, a 64-bit word
+that ``run`` writes before the launches. Steps are structures that begin with their
+kind.
 
-The result is 0, or ``status * 256 + stage`` of the first call that failed: a stage is 0
-for making the context current, else 1 + the step's kind.
+The result is 0, or ``status * 256 + stage`` of the first call that failed: the stage is
+0 for making the context current, else 1 + the step's kind.
 
-Slots are not written by two threads at once: the caller holds the GIL, or a lock of the
-plan's.
+Two threads must not write slots at once: the caller holds the GIL, or a lock of the
+plan.
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6  # a CUlaunchAttributeID
 
 
 class StepKind(IntEnum):
-    """The kind of a step, which selects the class below that has its fields."""
+    """The kind of a step, which says of which class below it is."""
 
     KERNEL = 0
     PRODUCT = 1
     ZEROS = 2
     COOPERATIVE = 3  # a Kernel whose blocks all run at once
-    GRAPH = 4
+    GRAPH = 4  # GraphLaunch
     PARAMETERS = 5
     RECORDED = 6
 
 
 class LaunchAttribute(Struct):
-    """CUlaunchAttribute."""
+    """The driver's struct CUlaunchAttribute."""
 
     number: u64  # a CUlaunchAttributeID
     value: Annotated[Array[u64], 8]
 
 
 class LaunchConfig(Struct):
-    """CUlaunchConfig."""
+    """The driver's struct CUlaunchConfig."""
 
     blocks: Annotated[Array[u32], 3]
     threads: Annotated[Array[u32], 3]
@@ -67,12 +68,10 @@ class LaunchConfig(Struct):
 
 
 class Slot(Struct):
-    """Where to write a kernel's pointer argument before each run, and what address.
+    """Where ``run`` writes a pointer argument, and which.
 
-    Before each run the address ``offset`` bytes into the buffer numbered ``buffer`` is
-    written to ``address``.
-
-    It points ``offset`` bytes into the buffer numbered ``buffer``.
+    It writes the address ``offset`` bytes into the buffer of number ``buffer`` to
+    ``address[0]``.
     """
 
     address: Array[int]
@@ -87,20 +86,23 @@ class Step(Struct):
 
 
 class Kernel(Step):
-    """A launch of ``blocks`` blocks of ``threads`` threads; cooperative by its kind."""
+    """A launch of a kernel, cooperative if its kind is COOPERATIVE.
 
-    function: int
+    The grid has ``blocks`` blocks of ``threads`` threads.
+    """
+
+    function: int  # a CUfunction
     blocks: int
     threads: int
-    parameters: int
-    shared: int  # bytes of shared memory
+    parameters: int  # the address of an array of pointers, one to each argument
+    shared: int  # bytes of dynamic shared memory of a block
 
 
 class Product(Step):
-    """A matrix product: the arguments of cublasLtMatmul, as it orders them.
+    """A matrix product: the arguments of cublasLtMatmul, in its order.
 
-    ``alpha`` and ``beta`` are addresses of numbers. Matrices, the bias and an alpha in
-    the GPU's memory are slots: each holds the address of an array in each run.
+    ``alpha`` and ``beta`` are addresses of numbers. The matrices, ``bias`` and
+    ``alpha_slot`` are slots, which hold the address of an array on the GPU.
     """
 
     handle: int
@@ -119,7 +121,7 @@ class Product(Step):
     workspace: int
     workspace_bytes: int
     bias: Array[int] | None
-    alpha_slot: Array[int] | None  # where alpha is in memory of the GPU
+    alpha_slot: Array[int] | None  # for an alpha on the GPU, instead of ``alpha``
 
 
 class Zeros(Step):
@@ -136,15 +138,15 @@ class GraphLaunch(Step):
 
 
 class Parameters(Step):
-    """An update of a graph's kernel node to new CUDA_KERNEL_NODE_PARAMS."""
+    """An update of the parameters of a kernel node in an executable graph."""
 
-    graph: int
-    node: int
-    parameters: int
+    graph: int  # a CUgraphExec
+    node: int  # a CUgraphNode
+    parameters: int  # the address of a CUDA_KERNEL_NODE_PARAMS
 
 
 class Recorded(Step):
-    """A launch with the configuration and parameters that a stream capture recorded."""
+    """A kernel's launch with the configuration and parameters of a captured node."""
 
     config: LaunchConfig
     function: int
@@ -168,9 +170,10 @@ class LaunchPlan(Struct):
     ]
     launch_graph: Callable[[int, int], i32]
     set_parameters: Callable[[int, int, int], i32]
-    multiply: Callable[..., i32]  # of 64 bits each
+    multiply: Callable[..., i32]  # cublasLtMatmul; all arguments have 64 bits
+    # cublasLtMatmulDescSetAttribute
     set_attribute: Callable[[int, i32, Array[int], int], i32]
-    attribute_count: int  # of every kernel's launch
+    attribute_count: int  # 1 if launches of kernels have ``attribute``, else 0
     attribute: Inline[LaunchAttribute]
 
 
@@ -187,7 +190,11 @@ FUNCTIONS: Final = {
 
 @native
 def run(plan: LaunchPlan, buffers: Array[int]) -> int:
-    """Launch the steps of ``plan`` on ``buffers``; return 0 or the failure's code."""
+    """Write the slots of ``plan`` and launch its steps.
+
+    ``buffers`` has the address of each buffer. Returns 0, or
+    ``status * 256 + stage`` of the first failure.
+    """
     status = plan.set_current(plan.context)
     if status != 0:
         return status << 8
@@ -209,8 +216,10 @@ def run_step(plan: LaunchPlan, step: Step) -> int:
     if kind == StepKind.KERNEL:
         return run_kernel(plan, cast(Kernel, step))
     if kind == StepKind.RECORDED:
-        made = cast(Recorded, step)
-        return plan.launch(made.config, made.function, made.parameters, None)
+        recorded = cast(Recorded, step)
+        return plan.launch(
+            recorded.config, recorded.function, recorded.parameters, None
+        )
     if kind == StepKind.PRODUCT:
         return run_product(plan, cast(Product, step))
     if kind == StepKind.ZEROS:
@@ -260,7 +269,10 @@ def run_cooperative_kernel(plan: LaunchPlan, step: Kernel) -> int:
 
 @native
 def run_product(plan: LaunchPlan, step: Product) -> int:
-    """Launch a matrix product on the plan's stream; return cuBLAS's status."""
+    """Launch a matrix product on the plan's stream; return cuBLAS's status.
+
+    The bias is an attribute of the operation, which is set before each launch.
+    """
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)
         if status != 0:
@@ -291,9 +303,10 @@ def run_product(plan: LaunchPlan, step: Product) -> int:
 class Plan:
     """A ``LaunchPlan`` (``launches``) and the memory that its addresses point to.
 
-    ``fields`` are fields of it by name; ``slots`` are (address, buffer, offset) each.
-    ``kept`` and ``code`` are kept alive: what the steps point to, and the loaded
-    kernels, which variants of the plan hold too.
+    ``fields`` has fields of the LaunchPlan by name, such as the driver's functions.
+    ``slots`` are tuples (address, buffer, offset), as in ``Slot``. ``kept`` and
+    ``code`` are only kept alive: the memory that the steps point to, and the loaded
+    kernels. Variants of the plan hold its ``code`` too.
     """
 
     def __init__(
@@ -321,9 +334,10 @@ class Plan:
         self.address = ctypes.addressof(self.launches)
 
     def allow_early_launches(self) -> None:
-        """Let each kernel begin before the one before it ends.
+        """Let each kernel begin before the previous one ends.
 
-        That is CUDA's programmatic dependent launch; the kernels wait themselves.
+        That is CUDA's programmatic dependent launch: the code of each kernel waits for
+        the previous one by ``griddepcontrol.wait``.
         """
         attribute = self.launches.attribute
         attribute.number = PROGRAMMATIC_STREAM_SERIALIZATION
@@ -335,19 +349,22 @@ class Plan:
         slots: Sequence[tuple[int, int, int]] | None = None,
         kept: object = None,
     ) -> Plan:
-        """A plan of these ``steps``, with this plan's fields and ``code``.
+        """Make a plan of ``steps`` with this plan's fields and ``code``.
 
-        It has the same ``slots`` if none are given, and keeps ``kept`` alive, to which
-        the steps may point.
+        ``slots`` are this plan's slots by default. ``kept`` is kept alive with the
+        variant. Early launches are allowed if this plan allows them.
         """
         slots = self._slots if slots is None else slots
-        made = Plan(self._fields, slots, steps, kept, self.code)
+        plan = Plan(self._fields, slots, steps, kept, self.code)
         if self.launches.attribute_count:
-            made.allow_early_launches()
-        return made
+            plan.allow_early_launches()
+        return plan
 
     def select(self, first: int, count: int, stream: int) -> None:
-        """Make this plan run only ``count`` steps from ``first`` on, on ``stream``."""
+        """Let later runs launch only ``count`` steps from ``first`` on, on ``stream``.
+
+        This changes the plan itself.
+        """
         begin = (
             ctypes.addressof(self._step_table) + ctypes.sizeof(ctypes.c_int64) * first
         )
@@ -356,10 +373,11 @@ class Plan:
 
 @cache
 def runner(*, with_gil: bool = True) -> Callable[[int, int], int]:
-    """The native ``run``, as a function of the addresses of plan and buffers.
+    """Return the native ``run`` as a Python function of the addresses of its arguments.
 
-    A launch waits while the stream's queue is full. ``with_gil`` says whether other
-    Python threads wait then too; callers without it hold a lock of the plan's.
+    The function holds the GIL if ``with_gil``. A launch may wait for room in the
+    stream's queue, and then other Python threads wait too. Callers without the GIL must
+    hold a lock of the plan.
     """
     kind = ctypes.PYFUNCTYPE if with_gil else ctypes.CFUNCTYPE
     return kind(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(native_address(run))

@@ -1,4 +1,4 @@
-"""The kernel of ``spsolve`` on a GPU: cuDSS's."""
+"""The kernels of ``spsolve`` on a GPU, which call NVIDIA's library cuDSS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 
 
 def _takes(*types: ArrayType, ordering: str | None, **static: Any) -> bool:
-    """Accept all sparse systems, but BackendError for an ``ordering`` of columns."""
+    """Return True: cuDSS solves all sparse systems.
+
+    Raises BackendError if the user asks for an ``ordering`` of the columns.
+    """
     if ordering is not None:
         raise BackendError(
             f"spsolve: on a GPU cuDSS orders the columns itself; leave out permc_spec="
@@ -22,19 +25,29 @@ def _takes(*types: ArrayType, ordering: str | None, **static: Any) -> bool:
 def solve_by_cudss(
     *arrays: Any, ordering: None, transposed: bool, is_deterministic: bool = True
 ) -> None:
-    """Solve with the CSC matrix of the first three arrays; see ``cudss.solve``."""
+    """Solve a sparse system by cuDSS.
+
+    ``arrays`` are those of ``cudss.solve``: the first three are a CSC matrix.
+    ``transposed`` solves with the transposed matrix.
+    """
     from arrayfn.backends.cuda.libraries import cudss
 
     cudss.solve(*arrays, transposed=transposed, is_deterministic=is_deterministic)
 
 
 def solve_by_cudss_in_any_order(*arrays: Any, **static: Any) -> None:
-    """Solve with sums in any order, faster but not deterministic, and refine."""
+    """Solve a sparse system by cuDSS with sums in any order, and refine the solution.
+
+    This is faster than ``solve_by_cudss``, but not deterministic.
+    """
     solve_by_cudss(*arrays, **static, is_deterministic=False)
 
 
 def register() -> None:
-    """Register the kernels; the last one that the options allow is chosen."""
+    """Register both kernels; the last one that the options allow is chosen.
+
+    The nondeterministic kernel is last, so it is chosen wherever it is allowed.
+    """
     for function in (solve_by_cudss, solve_by_cudss_in_any_order):
         kernel = OperatorKernel(
             "sparse_solve",

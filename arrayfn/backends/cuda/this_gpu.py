@@ -1,4 +1,4 @@
-"""The GPU of this machine: its numbers, which lowering takes, and its memory in use."""
+"""The GPU of this machine: its configuration for lowering, and its memory in use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from arrayfn.lowering.cuda.config import GPU, GpuConfig
 
 @per_device
 def config() -> GpuConfig:
-    """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
-    here = device()
-    cluster = GPU.max_cluster if here.arch >= HOPPER else 0
+    """Return the configuration of this thread's GPU, which lowering takes.
+
+    GPUs before Hopper have no clusters: their ``max_cluster`` is 0.
+    """
+    gpu = device()
+    cluster = GPU.max_cluster if gpu.arch >= HOPPER else 0
     return replace(
         GPU,
-        multiprocessors=here.multiprocessors,
+        multiprocessors=gpu.multiprocessors,
         max_cluster=cluster,
         choose_convolution=choose_algorithm,
     )
 
 
 def memory_stats() -> MemoryStats:
-    """The GPU's memory in use and reserved now. Raises BackendError without a GPU."""
+    """Return how much GPU memory is in use and reserved.
+
+    Raises BackendError without a GPU.
+    """
     reason = missing_here()
     if reason:
         raise BackendError(f"backend 'cuda' is not available ({reason})")

@@ -34,13 +34,13 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import KernelCall, Step, blocks_of, numbered
 
 _MOST_EVENTS: Final = 1 << 12
-"""Recorded events after which they are read, which waits for the GPU."""
+"""Most events that are recorded before ``Events`` reads them, waiting for the GPU."""
 
 
 class TimedExecutable:
-    """Runs ``compiled`` and times its steps; a call waits for the results.
+    """Runs a plan and times its steps; calling the object waits for the results.
 
-    ``call`` and ``mismatch`` are those of ``Executable``, which do not wait.
+    ``call`` and ``mismatch`` are those of ``Executable``; ``call`` does not wait.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class TimedExecutable:
         self.backend = backend
         self._gpu = device()
         self._events = Events()
-        made = partial(TimedDispatch, self._events)
-        self._executable = Executable(compiled, made, through)
+        dispatch = partial(TimedDispatch, self._events)
+        self._executable = Executable(compiled, dispatch, through)
         self.call = self._executable.call
         self.mismatch = self._executable.mismatch
 
@@ -69,7 +69,7 @@ class TimedExecutable:
             self._events.read()
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """By step number: how many times the step ran so far, and its total seconds."""
+        """Return (number of runs, total seconds) of each step, by its number."""
         return self._events.times
 
 
@@ -84,7 +84,12 @@ class TimedDispatch(Dispatch):
         outputs: Sequence[int],
         addresses: Any,
     ) -> None:
-        self.is_single = False
+        """Prepare to launch the plan directly, without graphs.
+
+        ``addresses`` is the ctypes array of all buffers' addresses. ``inputs`` and
+        ``outputs`` are not used.
+        """
+        self.is_single = False  # so there is no native call entry
         self._encoded = EncodedPlan(compiled, len(compiled.plan.buffers))
         self._events = events
         numbers = step_numbers(self._encoded.nodes, compiled.plan.steps)
@@ -98,15 +103,17 @@ class TimedDispatch(Dispatch):
 
 
 def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, int]:
-    """Which step of the plan each node launches.
+    """Return the number of the plan's step that each node launches.
 
-    Keys are the first native step of a ``NativeRun``, and the ``id`` of a ``HostCall``.
+    Keys are those of ``_key``. Loops and branches have no entry, but the nodes inside
+    them have.
     """
     known = {id(step): number for number, step in numbered(steps)}
-    found: dict[object, int] = {}
+    numbers: dict[object, int] = {}
 
     def pair(nodes: Sequence[Node], steps: Sequence[Step]) -> None:
-        """Note the numbers of the steps that ``nodes`` were made of."""
+        """Add the numbers of ``steps`` by ``nodes``, which were made from them."""
+        # Kernel calls without items have no node.
         launched = [s for s in steps if not isinstance(s, KernelCall) or s.items]
         for node, step in zip(one_by_one(nodes), launched, strict=True):
             if isinstance(node, (LoopNode, BranchNode)):
@@ -116,13 +123,14 @@ def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, i
                 ):
                     pair(inner, block)
             else:
-                found[_key(node)] = known[id(step)]
+                numbers[_key(node)] = known[id(step)]
 
     pair(nodes, steps)
-    return found
+    return numbers
 
 
 def _key(node: NativeRun | HostCall) -> object:
+    """Return the key of a node of one step: its native step's number, or its id."""
     return node.first if isinstance(node, NativeRun) else id(node)
 
 
@@ -131,12 +139,12 @@ class TimedWalk(Walk):
 
     def __init__(
         self,
-        image: EncodedPlan,
+        encoded: EncodedPlan,
         addresses: Any,
         events: Events,
         numbers: Mapping[object, int],
     ) -> None:
-        super().__init__(image, addresses)
+        super().__init__(encoded, addresses)
         self.events = events
         self.numbers = numbers
 
@@ -150,21 +158,25 @@ class TimedWalk(Walk):
 
 
 class Events:
-    """Records events on the GPU's stream, and adds up the seconds of each step."""
+    """Records events on the GPU's stream, and adds up the seconds of each step.
+
+    ``times`` has (number of runs, total seconds) by step number. Step -1 stands for the
+    event before a first step.
+    """
 
     def __init__(self) -> None:
         self.times: dict[int, tuple[int, float]] = {}
-        self._recorded: list[tuple[int, ctypes.c_void_p]] = []
-        self._free: list[ctypes.c_void_p] = []
+        self._recorded: list[tuple[int, ctypes.c_void_p]] = []  # (step, event)
+        self._free: list[ctypes.c_void_p] = []  # events to record again
 
     def begin(self) -> None:
-        """Read earlier events, and record the one before a plan's first step."""
+        """Read earlier events, and record an event before a plan's first step."""
         device().make_current()
         self.read()
         self.record(-1)
 
     def record(self, step: int) -> None:
-        """Record the event after ``step``."""
+        """Record the event after ``step``; read all events if there are many."""
         gpu = device()
         event = self._free.pop() if self._free else gpu.new_event(with_time=True)
         gpu.record(event, gpu.stream)
@@ -174,7 +186,11 @@ class Events:
             self.record(-1)
 
     def read(self) -> None:
-        """Wait for the recorded events, and add up the seconds between them by step."""
+        """Wait for the recorded events, and add up the seconds between them by step.
+
+        The time from an event to the next belongs to the latter's step. Afterwards no
+        event is recorded, and the events are free for reuse.
+        """
         if not self._recorded:
             return
         gpu = device()

@@ -1,4 +1,8 @@
-"""Finds the fastest of several runs that compute the same, timed by the GPU's clock."""
+"""Finds the fastest of several runs that compute the same, timed by the GPU's clock.
+
+A *run* is a function that enqueues one way of the computation. A *set* is memory for
+all operands of a run; successive calls of a run use different sets.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,30 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
-# First calls of all ways.
-FIRST_CALLS: Final = 3  # of each: another process may use the GPU during one of them
-LONG_SECONDS: Final = 5e-2  # a way that takes longer is called twice only
-BUDGET_SECONDS: Final = 1.0  # after which no further way is tried
-CANDIDATE_RATIO: Final = 1.5  # ways slower than the fastest by this factor are left out
-ENQUEUE_SECONDS: Final = 2e-5  # of a call, which its measured time may include
-# Rounds of repeated calls.
+# First, each run is called alone a few times.
+FIRST_CALLS: Final = 3  # timed calls: another process may use the GPU during one
+LONG_SECONDS: Final = 5e-2  # a run that takes longer is timed only once
+BUDGET_SECONDS: Final = 1.0  # after which no further run is tried
+CANDIDATE_RATIO: Final = 1.5  # runs slower than the fastest by this factor are left out
+ENQUEUE_SECONDS: Final = 2e-5  # of the host, which a call's measured time may include
+# Then come rounds, in each of which each run is repeated.
 ROUNDS: Final = 8
-CANDIDATES: Final = 12  # ways in them, at most
-ROUND_SECONDS: Final = 6e-4  # of a way in a round
-FINALIST_RATIO: Final = 1.06  # ways slower than the fastest by this factor are left out
-# Final rounds: more of them, since the card's clock goes up and down.
+CANDIDATES: Final = 12  # runs in these rounds at most
+ROUND_SECONDS: Final = 6e-4  # for which a run is repeated in a round
+FINALIST_RATIO: Final = 1.06  # runs slower than the fastest by this factor are left out
+# Final rounds are more, since the card's clock goes up and down.
 FINAL_ROUNDS: Final = 24  # at most
-FINALISTS: Final = 4  # ways in them, at most
-FINAL_BUDGET: Final = 0.1  # seconds of a way in all of them
-HEATING_SECONDS: Final = 4e-5  # seconds of a call from which on it heats the card
-HOT_ROUND_SECONDS: Final = 2e-3  # of such a way in a round
-LONG_CALL_SECONDS: Final = 5e-4  # seconds of a call from which on rounds are few
-LONG_ROUNDS: Final = 3  # of such a way: a clock follows the power of what ran before
-LONG_ROUND_SECONDS: Final = 4e-2  # of it in a round, until its own power sets the clock
-CLEAR_ROUNDS: Final = 6  # after so many, clearly slower ways are left out
-CLEAR_RATIO: Final = 1.03  # clearly slower than the fastest: by this factor
-TIE_RATIO: Final = 1.003  # times that differ by less are equal
+FINALISTS: Final = 4  # runs in these rounds at most
+FINAL_BUDGET: Final = 0.1  # seconds of a run in all final rounds
+HEATING_SECONDS: Final = 4e-5  # a call that takes longer heats the card
+HOT_ROUND_SECONDS: Final = 2e-3  # for which such a run is repeated in a round
+# Long calls are repeated until their own power sets the clock, not that of the last run.
+LONG_CALL_SECONDS: Final = 5e-4  # a call that takes longer is long
+LONG_ROUND_SECONDS: Final = 4e-2  # for which such a run is repeated in a round
+LONG_ROUNDS: Final = 3
+CLEAR_ROUNDS: Final = 6  # after so many rounds, clearly slower runs are left out
+CLEAR_RATIO: Final = 1.03  # a run slower than the fastest by this factor is so clearly
+TIE_RATIO: Final = 1.003  # times that differ by less than this factor are equal
 
 
 Run = Callable[[int], int]
@@ -41,10 +46,10 @@ Run = Callable[[int], int]
 
 
 def fastest(runs: Sequence[Run], sets: int = 1) -> int:
-    """The index of the fastest of ``runs``, which rotate among ``sets`` of memory.
+    """Return the index of the fastest of ``runs``; 0 if all of them fail.
 
-    Runs that fail are left out. Of runs about as fast as each other the first is
-    chosen.
+    Of runs that are about as fast, the first is chosen. ``sets`` is the number of sets
+    of memory that a run's calls rotate among.
     """
     times = measure(runs, sets)
     if not times:
@@ -55,19 +60,20 @@ def fastest(runs: Sequence[Run], sets: int = 1) -> int:
 def measure(
     runs: Sequence[Run], sets: int = 1, budget: float = BUDGET_SECONDS
 ) -> dict[int, float]:
-    """The seconds of the fastest of ``runs``, by their index.
+    """Return the seconds that a call of each of the fastest ``runs`` takes, by index.
 
-    All are called a few times first. Those about as fast as the fastest are timed in
-    rounds, and then the fastest of these in more rounds. A hot GPU lowers its clock,
-    for some runs more than for others: runs are repeated until it is hot, long ones
-    until their own power, not that of the run before, sets the clock. A run is left out
-    if it fails, is much slower than the fastest in its first calls, or would
-    come after ``budget`` seconds. Each run rotates among ``sets`` sets of memory.
+    All runs are called a few times first. Those that are about as fast as the fastest
+    are timed in rounds, and the fastest of these in more rounds. A hot GPU lowers its
+    clock, for some runs more than for others; so runs that heat it are repeated longer
+    in a round, and runs of long calls until their own power sets the clock. A run is
+    left out if it fails, is much slower than the fastest in its
+    first calls, or would come after ``budget`` seconds. ``sets`` is the number of sets
+    of memory that a run's calls rotate among.
     """
     first: dict[int, float] = {}
     spent = 0.0
     for number, run in enumerate(runs):
-        if run(device().stream):
+        if run(device().stream):  # failed; the first call also loads the kernels
             continue
         calls: list[float] = []
         while len(calls) < FIRST_CALLS and max(calls, default=0.0) < LONG_SECONDS:
@@ -82,16 +88,18 @@ def measure(
     candidates = [
         k for k, t in first.items() if t <= CANDIDATE_RATIO * best + ENQUEUE_SECONDS
     ]
+    # The fastest few, in the order of ``runs``.
     candidates = sorted(sorted(candidates, key=first.__getitem__)[:CANDIDATES])
     if best >= LONG_SECONDS:
+        # Even the fastest run is long, so one more call of each is enough.
         again = time_in_rounds(runs, candidates, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
-    best = min(found.values())
-    finalists = [k for k, t in found.items() if t <= FINALIST_RATIO * best]
-    finalists = sorted(sorted(finalists, key=found.__getitem__)[:FINALISTS])
+    medians = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
+    best = min(medians.values())
+    finalists = [k for k, t in medians.items() if t <= FINALIST_RATIO * best]
+    finalists = sorted(sorted(finalists, key=medians.__getitem__)[:FINALISTS])
     if len(finalists) == 1:
-        return {k: found[k] for k in finalists}
+        return {k: medians[k] for k in finalists}
     if best >= LONG_CALL_SECONDS:
         return time_in_rounds(runs, finalists, LONG_ROUNDS, LONG_ROUND_SECONDS, sets)
     seconds = ROUND_SECONDS if best < HEATING_SECONDS else HOT_ROUND_SECONDS
@@ -108,18 +116,20 @@ def time_in_rounds(
     sets: int = 1,
     drop_ratio: float = math.inf,
 ) -> dict[int, float]:
-    """The median seconds of a call of ``runs[k]``, by k in ``numbers``.
+    """Return the median seconds of a call of ``runs[k]``, by k in ``numbers``.
 
-    Each of ``rounds`` repeats each run for about ``seconds``. Each round has another
-    order: a run is slower after one that draws more power. Each run uses all ``sets``
-    of memory, since addresses make a difference. Runs that after ``CLEAR_ROUNDS`` are
-    slower than the fastest by a factor of ``drop_ratio`` are left out.
+    Each of the ``rounds`` repeats each run for about ``seconds``, in a CUDA graph. The
+    rounds have different orders, because a run is slower after one that draws more
+    power. The repetitions of a run are a multiple of ``sets``, so that the run uses all
+    its sets of memory: addresses make a difference. After ``CLEAR_ROUNDS`` rounds, runs
+    that are slower than the fastest by a factor of ``drop_ratio`` are left out; if one
+    of several runs is left, the rounds end.
     """
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
     for k in numbers:
-        once = _seconds(lambda run=runs[k]: run(device().stream))
-        count = max(1, int(seconds / (sets * once))) * sets
+        per_call = _seconds(lambda run=runs[k]: run(device().stream))
+        count = max(1, int(seconds / (sets * per_call))) * sets
         graphs[k] = _graph(runs[k], count), count
     shuffle = random.Random(0).shuffle
     for number in range(rounds):
@@ -127,13 +137,13 @@ def time_in_rounds(
         shuffle(order)
         for k in order:
             graph, count = graphs[k]
-            took = _seconds(lambda graph=graph: device().launch_graph(graph))
-            times[k].append(took / count)
+            graph_seconds = _seconds(lambda graph=graph: device().launch_graph(graph))
+            times[k].append(graph_seconds / count)
         medians = {k: statistics.median(t) for k, t in times.items()}
         if number + 1 >= CLEAR_ROUNDS:
-            most = drop_ratio * min(medians.values())
-            times = {k: t for k, t in times.items() if medians[k] <= most}
-        if len(times) == 1 < len(numbers):
+            bound = drop_ratio * min(medians.values())
+            times = {k: t for k, t in times.items() if medians[k] <= bound}
+        if len(times) == 1 and len(numbers) > 1:
             break
     for graph, _ in graphs.values():
         device().destroy_graph(graph)
@@ -141,11 +151,12 @@ def time_in_rounds(
 
 
 def time_repeated(run: Callable[[], object]) -> float:
-    """The seconds that what ``run`` enqueues takes the GPU: the best of ``ROUNDS``."""
+    """Return the GPU's seconds for the work of ``run()``: the best of ``ROUNDS``."""
     run()
     count = max(1, int(ROUND_SECONDS / _seconds(run)))
 
     def several() -> None:
+        """Enqueue ``count`` calls of ``run``."""
         for _ in range(count):
             run()
 
@@ -153,9 +164,13 @@ def time_repeated(run: Callable[[], object]) -> float:
 
 
 def _graph(run: Run, count: int) -> int:
-    """Capture ``count`` calls in a graph: launched singly, short ones would wait."""
+    """Capture ``count`` calls of ``run`` as an executable graph.
+
+    Without a graph the GPU would wait for the host between short calls.
+    """
 
     def enqueue(stream: int) -> None:
+        """Enqueue all calls on ``stream``, which is being captured."""
         for _ in range(count):
             run(stream)
 
@@ -163,7 +178,10 @@ def _graph(run: Run, count: int) -> int:
 
 
 def _seconds(enqueue: Callable[[], object]) -> float:
-    """The seconds that the GPU takes for what ``enqueue`` enqueues."""
+    """Return the seconds that the GPU takes for the work that ``enqueue()`` enqueues.
+
+    Waits for the work.
+    """
     gpu = device()
     gpu.make_current()
     begin, end = (gpu.new_event(with_time=True) for _ in range(2))
@@ -178,9 +196,10 @@ def _seconds(enqueue: Callable[[], object]) -> float:
 
 
 def elapsed(begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-    """The seconds between two events that have happened."""
+    """Return the seconds between two events that have happened."""
     gpu = device()
     milliseconds = ctypes.c_float()
+    # Drivers before 12.8 have the first version only.
     ask = getattr(gpu.library, "cuEventElapsedTime_v2", None)
     ask = ask or gpu.library.cuEventElapsedTime
     gpu.check(ask(ctypes.byref(milliseconds), begin, end))

@@ -1,6 +1,6 @@
-"""Full unrolling of loops over ``unrolled(n)``: metadata that NVVM obeys.
+"""Makes NVVM unroll loops over ``unrolled(n)`` completely, by metadata in LLVM IR.
 
-NVVM unrolls short loops by itself, and longer ones where it believes that it helps.
+Without metadata, NVVM unrolls short loops, and longer ones where it expects a gain.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from typing import Any, Final
 from llvmlite import ir
 
 _MARKED: Final = "unrolled"
-"""The attribute of a module with the blocks before which loops to unroll begin."""
+"""The attribute of an LLVM module that lists the basic blocks before marked loops."""
 
 
 def mark_next_loop(builder: Any) -> None:
-    """Note that the first loop after the block being built is to be unrolled."""
+    """Mark the first loop after the basic block that ``builder`` is building.
+
+    ``unroll_marked`` adds the metadata once the function is complete.
+    """
     vars(builder.module).setdefault(_MARKED, []).append(builder.block)
 
 
 def unroll_marked(function: Any) -> None:
-    """Add metadata to the marked loops of ``function`` that makes NVVM unroll them."""
+    """Add metadata to the marked loops of ``function`` that makes NVVM unroll them.
+
+    ``function`` is an LLVM function whose basic blocks are complete.
+    """
     for before in vars(function.module).get(_MARKED, []):
         if before.function is function:
             head, reached = _loop_after(before)
@@ -29,10 +35,11 @@ def unroll_marked(function: Any) -> None:
 
 
 def _merge_back_edges(head: Any, ends: list[Any]) -> None:
-    """Send the ends of a loop back to its head by one branch, marked to be unrolled.
+    """Let all back edges of a loop pass through one block, whose branch has metadata.
 
-    A body that ends in an ``if`` has two ends from Python 3.12 on, and LLVM would drop
-    their metadata when it joins them.
+    ``ends`` are the basic blocks that branch back to ``head``. A body that ends in an
+    ``if`` has two from Python 3.12 on, and LLVM would drop the metadata of two back
+    edges when it joins them.
     """
     latch = head.function.append_basic_block(f"{head.name}.latch")
     for block in ends:
@@ -42,10 +49,11 @@ def _merge_back_edges(head: Any, ends: list[Any]) -> None:
 
 
 def _loop_after(before: Any) -> tuple[Any, list[Any]]:
-    """The head of the first loop after the block ``before``, and what it leads to.
+    """Return the head of the first loop after ``before``, and the blocks it leads to.
 
-    That is all blocks that control may reach from the head without passing ``before``:
-    those of the loop, with its head, and those that follow it.
+    ``before`` is a basic block. The head leads to all blocks that control flow may
+    reach without passing ``before``: those of the loop, with the head itself, and those
+    after the loop. A block that can reach itself is in a loop.
     """
     for head in _reachable(before, before):
         reached = _reachable(head, before)
@@ -55,18 +63,23 @@ def _loop_after(before: Any) -> tuple[Any, list[Any]]:
 
 
 def _reachable(block: Any, end: Any) -> list[Any]:
-    """The blocks that control flow may reach from ``block`` without passing ``end``."""
-    found = [b for b in _successors(block) if b is not end]
-    for after in found:
-        found += [b for b in _successors(after) if b is not end and b not in found]
-    return found
+    """Return the basic blocks reachable from ``block`` without passing ``end``.
+
+    They are in breadth-first order.
+    """
+    reachable = [b for b in _successors(block) if b is not end]
+    for after in reachable:  # which grows in the loop
+        reachable += [
+            b for b in _successors(after) if b is not end and b not in reachable
+        ]
+    return reachable
 
 
 def _unroll_metadata(module: ir.Module) -> Any:
-    """Metadata for a loop's backward branch, which makes LLVM unroll the loop.
+    """Make the metadata of a loop's backward branch that lets LLVM unroll the loop.
 
-    A loop's metadata is a node whose first operand is itself (LLVM's Language
-    Reference, llvm.loop).
+    As LLVM requires of ``llvm.loop``, it is a node whose first operand is the node
+    itself, here ``!1 = !{!1, !{!"llvm.loop.unroll.full"}}``.
     """
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.full")])
     loop = ir.MDValue(module, [option], name=str(len(module.metadata)))
@@ -75,4 +88,5 @@ def _unroll_metadata(module: ir.Module) -> Any:
 
 
 def _successors(block: Any) -> list[Any]:
+    """Return the basic blocks that ``block`` may branch to."""
     return [x for x in block.terminator.operands if isinstance(x, ir.Block)]

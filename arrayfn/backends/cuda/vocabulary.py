@@ -1,4 +1,4 @@
-"""The vocabulary of GPU kernels, known to numba-cuda: importing this registers it.
+"""Registers the vocabulary of GPU kernels with numba-cuda, when it is imported.
 
 The scalar functions are those of ``numba.scalars``; here are the functions of
 ``lowering.cuda.vocabulary``: threads and blocks, memory, warps, copies, matrices. A
@@ -30,7 +30,11 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def module(name: str) -> Any:
-    """A module of numba-cuda, which has no types and need not be installed to lint."""
+    """Import the module ``numba.cuda.<name>`` of numba-cuda.
+
+    An ordinary import statement would make type checkers look for numba-cuda, which has
+    no type annotations and need not be installed.
+    """
     return importlib.import_module(f"numba.cuda.{name}")
 
 
@@ -50,19 +54,19 @@ _stack: Final = module("core.targetconfig").ConfigStack
 
 
 class BooleanPointer(types.CPointer):
-    """A pointer to truth values, which lie in memory as bytes."""
+    """The Numba type of a pointer to bools, which are bytes in memory."""
 
     def __init__(self) -> None:
         super().__init__(types.boolean)
 
 
 def value_type(dtype: str) -> Any:
-    """The type of a dtype's values in kernels."""
+    """Return the Numba type of values of ``dtype`` in kernels."""
     return numba_type(types, dtype)
 
 
 def pointer_type(dtype: str) -> Any:
-    """The type of a pointer to a dtype's elements."""
+    """Return the Numba type of a pointer to elements of ``dtype``."""
     return BooleanPointer() if dtype == "bool" else types.CPointer(value_type(dtype))
 
 
@@ -105,9 +109,10 @@ none T* i64 T* i64 i64: cp_async
 none T* i64 T i64 i64* i64: dsmem_store
 none T* i64 T* i64 i64 i64* i64: bulk_copy
 """
-"""The types of the result and of the arguments, then the kinds of functions.
+"""Each line: the types of result and arguments, a colon, the functions' kinds.
 
-T is the dtype in the function's name, and T* a pointer to its elements.
+T is the dtype in the function's name, and T* a pointer to elements of T. "none" is the
+result of functions that return nothing.
 """
 _SIGNATURES: Final[dict[str, str]] = {
     kind: types_of_kinds
@@ -116,7 +121,8 @@ _SIGNATURES: Final[dict[str, str]] = {
     )
     for kind in kinds.split()
 }
-_HALF_STORE: Final = "none T* i64 f32* i64"  # rounds float32 registers
+# The types of a store to fp16 or bf16, which rounds float32 registers.
+_HALF_STORE: Final = "none T* i64 f32* i64"
 LAST_IS_CONSTANT: Final = (
     "shared",
     "registers",
@@ -124,12 +130,15 @@ LAST_IS_CONSTANT: Final = (
     "mbarrier_init",
     "cp_async_wait",
 )
-"""Kinds of functions whose last argument is a constant."""
+"""Kinds of functions whose last argument must be a constant integer."""
 UNROLLED: Final = FUNCTIONS["unrolled"]
 
 
 def signature_words(function: DeviceFunction) -> list[str]:
-    """The dtypes of a function's result and of its arguments; ``f32*`` is a pointer."""
+    """Return the dtypes of a function's result and of its arguments, in this order.
+
+    ``f32*`` is a pointer. For ``load_f32x4`` they are none, f32*, i64, f32* and i64.
+    """
     text = _SIGNATURES[function.kind]
     if function.kind == "store" and function.dtype in HALF_PRECISION:
         text = _HALF_STORE
@@ -138,7 +147,7 @@ def signature_words(function: DeviceFunction) -> list[str]:
 
 @cache
 def _numba_types(function: DeviceFunction) -> list[Any]:
-    """The Numba types of a function's result and of its arguments."""
+    """Return the Numba types of a function's result and of its arguments."""
     kinds: list[Any] = []
     for word in signature_words(function):
         if word == "none":
@@ -152,13 +161,12 @@ def _numba_types(function: DeviceFunction) -> list[Any]:
 def signature_of(
     function: Any, argument_types: Sequence[Any], constants: Sequence[int | None]
 ) -> Any:
-    """The Numba signature of a call of a device function; None if arguments do not fit.
+    """Return the Numba signature of a call in a kernel; None if arguments do not fit.
 
-    ``constants`` are the values of arguments that are constant integers. Other
-    functions of a kernel's text accept any arguments, and return nothing.
-
-    ``constants`` are the values of arguments that are constant integers. Other
-    functions of a kernel's text take what they are argument_types, and return nothing.
+    ``function`` is a device function, or another function of the kernel's text, which
+    accepts any arguments and returns nothing. ``constants`` has the value of each
+    argument that is a constant integer, else None. A pointer parameter also accepts a
+    contiguous array of one dimension, and an i64 parameter any integer.
     """
     if function is UNROLLED:
         return signature(types.range_state64_type, types.int64)
@@ -173,24 +181,27 @@ def signature_of(
         if constants[-1] is None:
             return None
         kinds[-1] = types.literal(constants[-1])
-    for k, (own, kind) in enumerate(zip(argument_types, kinds, strict=True)):
+    for k, (argument, kind) in enumerate(zip(argument_types, kinds, strict=True)):
         is_index = kind == types.int64 or isinstance(kind, types.IntegerLiteral)
-        if own == kind or (is_index and isinstance(own, types.Integer)):
+        if argument == kind or (is_index and isinstance(argument, types.Integer)):
             continue
-        if not isinstance(own, types.Array) or not isinstance(kind, types.CPointer):
+        if not isinstance(argument, types.Array) or not isinstance(
+            kind, types.CPointer
+        ):
             return None
-        if own.ndim != 1 or own.layout != "C" or own.dtype != kind.dtype:
+        if argument.ndim != 1 or argument.layout != "C" or argument.dtype != kind.dtype:
             return None
-        kinds[k] = own
+        kinds[k] = argument
     return signature(result, *kinds)
 
 
 def lower_call(
     context: Any, builder: Any, function: DeviceFunction, sig: Any, values: Any
 ) -> Any:
-    """Emit a call of a device function, for Numba's lowering; return its value.
+    """Emit a call of a device function, for Numba's lowering; return its LLVM value.
 
     ``values`` are the arguments' LLVM values, of the types of the signature ``sig``.
+    Arrays are replaced by pointers to their data.
     """
     element, count = None, 0
     if function.kind in LAST_IS_CONSTANT:
@@ -214,23 +225,27 @@ class DeviceFunctionType(types.Callable, types.Opaque):
         super().__init__(f"DeviceFunction({function.name})")
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """The signature of a call with arguments of types ``args``; called by Numba.
+        """Return the signature of a call with arguments of types ``args``.
 
-        Raises TypeError if the function does not take them, or for keywords.
+        Numba calls this. Raises TypeError if the arguments do not fit, or for keyword
+        arguments ``kws``.
         """
         constants = [getattr(a, "literal_value", None) for a in args]
         plain = [types.unliteral(a) for a in args]
-        found = None if kws else signature_of(self.function, plain, constants)
-        if found is None:
+        call = None if kws else signature_of(self.function, plain, constants)
+        if call is None:
             raise TypeError(f"{self.function.name} does not take {args}")
-        return found
+        return call
 
     def get_call_signatures(self) -> tuple[list[Any], bool]:
-        """No signatures: none is known before the arguments are. Called by Numba."""
+        """Return no signatures, since they depend on the arguments. Numba calls this.
+
+        True says that the type is parametric.
+        """
         return [], True
 
     def get_impl_key(self, sig: Any) -> Any:
-        """The key under which implementations are registered; called by Numba."""
+        """Return the key of the implementation of calls. Numba calls this."""
         return type(self), self.function
 
 
@@ -238,7 +253,7 @@ def _implementation(function: DeviceFunction) -> Any:
     """Return Numba's lowering function, which emits calls of ``function``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Emit the call; a dummy value stands for none."""
+        """Emit the call; its value is a dummy if the function returns nothing."""
         if function is UNROLLED:
             mark_next_loop(builder)
             return context.get_function(range, sig)(builder, args)
@@ -249,7 +264,9 @@ def _implementation(function: DeviceFunction) -> Any:
 
 
 def _load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    byte = builder.load(builder.gep(*args[:1], args[1:]))
+    """Emit ``pointer[index]`` for bools, which are bytes in memory."""
+    pointer, index = args
+    byte = builder.load(builder.gep(pointer, [index]))
     return builder.icmp_unsigned("!=", byte, byte.type(0))
 
 
@@ -261,35 +278,43 @@ def _store(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 class Helper(_Dispatcher):
-    """Numba's dispatcher of a function that kernels call."""
+    """A Numba dispatcher that compiles a function that handwritten kernels call.
+
+    It has compiled code for one GPU architecture at a time.
+    """
 
     def __init__(self, helper: DeviceHelper) -> None:
         super().__init__(helper.function, {"device": True})
         self.arch: Any = None
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
-        """Compile the function for arguments of types ``args``, or reuse it.
+        """Compile the function for arguments of types ``args``, or return a known one.
 
-        It is for the GPU architecture that the calling kernel is compiled for.
+        The architecture is that of the calling kernel. Numba calls this.
         """
         arch = _stack().top().compute_capability
         if arch != self.arch:
             self.overloads.clear()
             self.arch = arch
         if args not in self.overloads:
-            made = _compile(self.py_func, return_type, args, forceinline=True, cc=arch)
-            self.overloads[args] = made
-            made.target_context.insert_user_function(
-                made.entry_point, made.fndesc, [made.library]
+            compiled = _compile(
+                self.py_func, return_type, args, forceinline=True, cc=arch
+            )
+            self.overloads[args] = compiled
+            compiled.target_context.insert_user_function(
+                compiled.entry_point, compiled.fndesc, [compiled.library]
             )
         return self.overloads[args]
 
 
-_helper: Final = cache(Helper)  # Numba holds none of them
+_helper: Final = cache(Helper)  # Numba does not keep dispatchers alive
 
 
 def _register() -> dict[Any, Any]:
-    """Register the vocabulary with numba-cuda; return the scalar functions' types."""
+    """Register the vocabulary with numba-cuda; return the scalar functions' types.
+
+    Registers bool pointers, device functions, helper functions and scalar functions.
+    """
     register_model, typeof_impl = extending.register_model, extending.typeof_impl
     known = scalars.register(
         types,
@@ -310,6 +335,7 @@ def _register() -> dict[Any, Any]:
 
     @_registry.lower_constant(DeviceFunctionType)
     def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+        """Emit a dummy value for a device function as a constant."""
         return context.get_dummy_value()
 
     for function in kinds:

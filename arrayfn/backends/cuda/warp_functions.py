@@ -23,12 +23,19 @@ _SHUFFLES: Final = {
     "shuffle_up": ("up", 0),
     "shuffle_from": ("idx", 31),
 }
-"""The mode of PTX's shfl for each function, and its clamp."""
+"""For each function, the mode of PTX's shfl and its operand c.
+
+The operand bounds the source lane: 31 allows all lanes below 32; in the mode "up", 0
+allows all lanes from 0.
+"""
 
 
 @emits(*_SHUFFLES)
 def _shuffle(c: Call) -> Any:
-    """Emit a shuffle: each lane reads a value of another lane of the warp."""
+    """Emit a shuffle: each lane reads the value of another lane of the warp.
+
+    The real and the imaginary part of a complex value are shuffled one by one.
+    """
     b, (value, lanes) = c.b, c.args
     lanes = b.trunc(lanes, I32)
     mode, clamp = _SHUFFLES[c.function.kind]
@@ -42,14 +49,16 @@ def _shuffle(c: Call) -> Any:
 
 
 def _exchange(b: ir.IRBuilder, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
-    """Emit a shuffle of ``value``, a real number, in words of 32 bits.
+    """Emit a shuffle of ``value``, a real number.
 
-    ``mode`` and ``clamp`` are operands of PTX's shfl; ``lanes`` is the lane, the
-    distance or the mask that the mode takes.
+    The instruction takes 32 bits: narrower values are widened, and 64 bits are two
+    shuffles. ``mode`` and ``clamp`` are operands of PTX's shfl; ``lanes`` is the
+    operand of the mode: a lane's number (idx), a distance (up) or a mask (bfly).
     """
     kind = value.type
 
     def exchanged(word: Any) -> Any:
+        """Emit the same shuffle of ``word``, which has another type."""
         return _exchange(b, word, lanes, mode, clamp)
 
     if isinstance(kind, ir.FloatType):
@@ -68,14 +77,16 @@ def _exchange(b: ir.IRBuilder, value: Any, lanes: Any, mode: str, clamp: int) ->
 
 @emits("warp_barrier")
 def _warp_barrier(c: Call) -> None:
+    """Emit a barrier of all 32 lanes of a warp."""
     intrinsic(c.b, "llvm.nvvm.bar.warp.sync", VOID, [I32(_ALL_LANES)])
 
 
 @emits("match_any_byte")
 def _match_any_byte(c: Call) -> Any:
-    """Emit the mask of the lanes with the same byte, by a vote on each of its bits.
+    """Emit the 32-bit mask of the lanes whose byte equals this lane's.
 
-    That is faster than the instruction that compares whole words.
+    The lanes vote on each bit of the byte, and each lane removes those that differ from
+    the mask. That is faster than the instruction that compares whole words.
     """
     lines = ["{", ".reg .pred mine;", ".reg .b32 bit, votes;", "mov.b32 $0, -1;"]
     for bit in range(8):
@@ -92,11 +103,13 @@ def _match_any_byte(c: Call) -> Any:
 
 @emits("match_any_u32")
 def _match_any_u32(c: Call) -> Any:
+    """Emit the 32-bit mask of the lanes whose u32 equals this lane's."""
     arguments = [I32(_ALL_LANES), c.b.trunc(c.args[0], I32)]
     return intrinsic(c.b, "llvm.nvvm.match.any.sync.i32", I32, arguments)
 
 
 @emits("ballot")
 def _ballot(c: Call) -> Any:
+    """Emit the 32-bit mask of the lanes for which the argument is true."""
     arguments = [I32(_ALL_LANES), *c.args]
     return intrinsic(c.b, "llvm.nvvm.vote.ballot.sync", I32, arguments)

@@ -25,10 +25,11 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
-    """Compile a kernel to LLVM IR: the text of its module, and those of its helpers.
+    """Compile a handwritten kernel to LLVM IR: texts of its module and its helpers'.
 
-    Raises BackendError, with the kernel's name and line, for what numba-cuda cannot
-    compile.
+    The kernel's text is executed to define its functions. Those that the kernel may
+    call become device functions. ``arch`` is the compute capability. Raises
+    BackendError, with the kernel's name and line, for what numba-cuda cannot compile.
     """
     function: Any = executed_function(kernel.source, kernel.name)
     names = function.__globals__
@@ -51,6 +52,7 @@ def written_modules(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     _nvvm.set_launch_bounds(entry, kernel.threads)
     unroll_marked(entry)
     for argument, parameter in zip(entry.args, kernel.parameters, strict=True):
+        # A cooperative kernel's steps reuse memory, so its arrays may overlap.
         if parameter.kind.endswith("*") and not kernel.cooperative:
             argument.add_attribute("noalias")
     return [_without_environments(text) for text in result.library.llvm_strs]

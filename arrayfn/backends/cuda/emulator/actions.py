@@ -1,7 +1,8 @@
-"""What each device function does in the emulator, for one thread: a registry.
+"""The registry of actions, which emulate a kind of device functions for one thread.
 
-An action is called as ``action(thread, function, *arguments)``. ``copies``,
-``lookback`` and ``threads`` register the actions that access memory.
+An action is called as ``action(thread, function, *arguments)``, and returns the
+function's result. ``copies``, ``lookback`` and ``threads`` register the actions that
+access memory. ``PLAIN`` has functions without effects, which need no thread.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ACTIONS: Final[dict[str, Action]] = {}
 
 
 def emulates(*kinds: str) -> Callable[[Action], Action]:
-    """Register a function as the action of ``kinds``."""
+    """Decorate a function to register it as the action of ``kinds``."""
 
     def registered(action: Action) -> Action:
+        """Register ``action``, and return it."""
         ACTIONS.update(dict.fromkeys(kinds, action))
         return action
 
@@ -32,13 +34,17 @@ def emulates(*kinds: str) -> Callable[[Action], Action]:
 
 
 def _divides(minimum: Any, maximum: Any, y: Any) -> bool:
-    """Whether ``divide`` is exact for the divisor ``y`` and a range of dividends."""
+    """Whether ``divide`` by ``y`` is correctly rounded on a GPU.
+
+    ``minimum`` and ``maximum`` are bounds of the dividends' magnitudes.
+    """
     small, large = MIN_DIVIDEND, 1 / MIN_DIVIDEND
     divisors = MIN_DIVISOR <= abs(y) <= 1 / MIN_DIVISOR
     return bool(minimum >= small and maximum <= large and divisors)
 
 
 def _fma_rn(*operands: Any) -> Any:
+    """Return x * y + z in float32; the product is exact in float64."""
     x, y, z = map(np.float64, operands)
     return np.float32(x * y + z)
 
@@ -67,4 +73,4 @@ PLAIN: Final[dict[str, Callable[..., Any]]] = {
         ("griddepcontrol_wait", "griddepcontrol_launch_dependents"), _nothing
     ),
 }
-"""What device functions without effects compute, by their kinds."""
+"""By kind, what device functions without effects compute from their arguments."""

@@ -1,4 +1,7 @@
-"""Emulated copies: of vectors, and asynchronous ones to shared memory."""
+"""Emulates loads and stores of vectors, and asynchronous copies to shared memory.
+
+Here are also other functions of vectors in registers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
-    """Raise EmulationError unless a vector at element ``at`` is aligned."""
+    """Raise EmulationError unless a vector of ``lanes`` elements is aligned.
+
+    The vector begins at element ``at`` of ``memory``.
+    """
     address = memory.array.ctypes.data + memory.offset(at) * memory.array.itemsize
     if address % min(16, lanes * memory.array.itemsize):
         raise EmulationError(
@@ -25,10 +31,10 @@ def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
 def check_unread(
     thread: Any, shared: SharedMemory, at: int, count: int, what: str
 ) -> None:
-    """Raise EmulationError if another thread has read elements since the last barrier.
+    """Raise EmulationError if another thread read elements after the last barrier.
 
-    They are ``count`` elements of ``shared`` from ``at`` on. ``what`` is the verb of
-    the message: what ``thread`` does to them.
+    These are ``count`` elements of ``shared`` from ``at`` on. ``what`` is the verb of
+    the message: what ``thread`` does to the elements.
     """
     for k in range(at, at + count):
         other = shared.reader(k)
@@ -40,10 +46,12 @@ def check_unread(
 
 
 def _read(memory: Any, at: int, count: int) -> list[Any]:
+    """Return ``count`` elements from ``memory[at]`` on."""
     return [memory[at + k] for k in range(count)]
 
 
 def _write(memory: Any, at: int, values: Any) -> None:
+    """Write ``values`` to ``memory[at]`` and the next elements."""
     for k, value in enumerate(values):
         memory[at + k] = value
 
@@ -61,7 +69,10 @@ def _load(
 def _store(
     thread: Any, f: DeviceFunction, array: Any, at: int, tile: Any, source: int
 ) -> None:
-    """Store the vector at ``tile[source]`` to ``array[at]``, rounded to its dtype."""
+    """Store the vector at ``tile[source]`` to ``array[at]``.
+
+    Values for fp16 and bf16 are float32, and are rounded.
+    """
     _check_aligned(array, at, f.lanes)
     values: Any = _read(tile, source, f.lanes)
     _write(
@@ -73,9 +84,9 @@ def _store(
 def _cp_async(
     thread: Any, f: DeviceFunction, array: Any, at: int, shared: Any, to: int, live: Any
 ) -> None:
-    """Begin an asynchronous copy of a vector to shared memory.
+    """Begin an asynchronous copy of a vector from ``array[at]`` to ``shared[to]``.
 
-    It copies zeros if it is not ``live``.
+    It copies zeros if it is not ``live``. ``cp_async_wait`` writes the values.
     """
     if live:
         _check_aligned(array, at, f.lanes)
@@ -87,15 +98,17 @@ def _cp_async(
 
 @emulates("cp_async_commit")
 def _cp_async_commit(thread: Any, f: DeviceFunction) -> None:
+    """End the thread's commit group; later copies belong to a new group."""
     thread.copies.append([])
 
 
 @emulates("cp_async_wait")
 def _cp_async_wait(thread: Any, f: DeviceFunction, pending: int) -> None:
-    """Complete all of the thread's groups of copies but the last ``pending``.
+    """Complete all of the thread's commit groups but the last ``pending``.
 
-    On a GPU those may still be in flight.
+    On a GPU the last ones may still be in flight, so their values are not written yet.
     """
+    # The last element of ``copies`` is not a commit group yet.
     done = max(0, len(thread.copies) - 1 - int(pending))
     for group in thread.copies[:done]:
         for copied in group:
@@ -105,6 +118,7 @@ def _cp_async_wait(thread: Any, f: DeviceFunction, pending: int) -> None:
 
 @emulates("pack")
 def _pack(thread: Any, f: DeviceFunction, x: Any, y: Any, tile: Any, at: int) -> None:
+    """Round x and y to fp16 or bf16 in ``tile[at]`` and the next register."""
     _write(tile, at, rounded(f.dtype, x, y))
 
 
@@ -121,10 +135,15 @@ def _transpose(thread: Any, f: DeviceFunction, tile: Any, at: int) -> None:
     """Transpose the square matrix of ``f.lanes`` rows at ``tile[at]`` in place."""
     n = f.lanes
     values = _read(tile, at, n * n)
+    # Element k of the result is in row k // n and column k % n.
     _write(tile, at, (values[k % n * n + k // n] for k in range(n * n)))
 
 
 @emulates("max", "min")
 def _extreme(thread: Any, f: DeviceFunction, tile: Any, at: int, x: Any) -> Any:
+    """Return the maximum or minimum of x and the half-precision vector at ``tile[at]``.
+
+    The result is NaN if one of them is.
+    """
     values = np.append(widened(f.dtype, *_read(tile, at, f.lanes)), np.float32(x))
     return values.max() if f.kind == "max" else values.min()

@@ -1,17 +1,18 @@
-"""Emulates CUDA kernels: every thread is a generator, and they run one after the other.
+"""Emulates CUDA kernels: each thread is a Python generator, which runs on the host.
 
 A kernel's source is parsed, and each call of a collective function (a barrier, a
-shuffle) becomes a ``yield``. The threads of a block run until all have reached one;
-then the barrier opens, or lanes exchange values. Blocks run in order. The emulator is
-slow and meant for small shapes. Besides wrong numbers it finds, as errors:
+shuffle) becomes a ``yield``. The threads of a block run one after the other until all
+have reached such a call; then the barrier opens, or lanes exchange values. Blocks, or
+clusters of them, run in order. The emulator is slow and meant for small shapes. Besides
+wrong numbers it finds these errors:
 
 * threads that reach different barriers, or none (a divergent barrier);
 * shared memory that one thread writes and another accesses with no barrier between;
 * two threads that write the same element of an array, accesses outside an array, and
   unaligned vector accesses;
-* where a result lies over an operand, an element that one thread writes and another
+* if a result overwrites an operand: an element that one thread writes and another
   reads with no barrier between;
-* where all blocks run at once, an element that one block writes and another accesses
+* if all blocks run at once: an element that one block writes and another accesses
   with no grid barrier between.
 """
 
@@ -55,7 +56,9 @@ from arrayfn.lowering.cuda.vocabulary import (
 class _Collectives(ast.NodeTransformer):
     """Turns calls of collective functions into yields of a ``Wait``.
 
-    Functions that the source itself defines (``parts``) become generators as well.
+    ``barrier()`` on line 7 becomes ``(yield _wait("barrier", 7, ()))``. Functions that
+    the source itself defines (``parts``) are generators too, so their calls become
+    ``(yield from part())``.
     """
 
     def __init__(self, parts: frozenset[str]) -> None:
@@ -63,6 +66,7 @@ class _Collectives(ast.NodeTransformer):
 
     @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Return the expression that replaces a call."""
         self.generic_visit(node)
         if not isinstance(node.func, ast.Name):
             return node
@@ -83,13 +87,16 @@ class _Collectives(ast.NodeTransformer):
 
 
 def generator_of(source: str, name: str) -> Callable[..., Generator[Wait, Any, None]]:
-    """Compile the kernel ``name`` of ``source`` as a generator function."""
+    """Compile the kernel ``name`` of ``source`` as a generator function.
+
+    A generator runs one thread; it yields a ``Wait`` at each collective function.
+    """
     tree = ast.parse(source)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     tree = _Collectives(frozenset(f.name for f in functions)).visit(tree)
     for function in functions:
         function.decorator_list = []
-        # One without any wait is a generator too.
+        # ``if False: yield`` makes a function without any wait a generator, too.
         nothing = ast.Expr(ast.Yield(ast.Constant(None)))
         function.body.append(ast.If(ast.Constant(False), [nothing], []))
     namespace: dict[str, Any] = {"_wait": Wait}
@@ -107,14 +114,15 @@ def launch(
     *,
     cooperative: bool = False,
 ) -> None:
-    """Run ``grid`` blocks of ``threads`` threads of the kernel ``name`` of ``source``.
+    """Run a kernel: ``grid`` blocks of ``threads`` threads, in clusters of ``cluster``.
 
-    ``cluster`` blocks run at a time, or all if they are ``cooperative``. Raises
-    EmulationError where the behaviour on a GPU is undefined.
+    The kernel is the function ``name`` of ``source``. One cluster runs at a time, or
+    the whole grid if the launch is ``cooperative``. Raises EmulationError where the
+    behaviour on a GPU is undefined.
     """
     kernel = generator_of(source, name)
-    # Accesses are recorded by memory, or by (argument's number, 0). The former lets the
-    # emulator see that two arguments share memory.
+    # Accesses are recorded for each memory, if arguments may share it, and else for
+    # each argument under the key (argument's number, 0).
     known: dict[tuple[int, int], Accesses] = {}
     passed: list[GlobalMemory | int] = []
     counts = Counter(_memory_of(a) for a in arguments if isinstance(a, Pointer))
@@ -124,12 +132,13 @@ def launch(
             continue
         in_place = counts[_memory_of(a)] > 1 and not cooperative
         key = _memory_of(a) if cooperative or in_place else (k, 0)
-        made = Accesses(
+        no_accesses = Accesses(
             readers={} if cooperative else None, last_readers={} if in_place else None
         )
-        accesses = known.setdefault(key, made)
+        accesses = known.setdefault(key, no_accesses)
         passed.append(GlobalMemory(a, f"argument {k}", accesses))
-    together = list(known.values()) if cooperative else []
+    # Grid barriers order accesses of different blocks.
+    cleared_at_barriers = list(known.values()) if cooperative else []
     if cooperative:
         cluster = grid
     if grid % cluster:
@@ -137,11 +146,11 @@ def launch(
     with np.errstate(all="ignore"):
         for first in range(0, grid, cluster):
             blocks = range(first, first + cluster)
-            _run_cluster(blocks, kernel, threads, passed, together)
+            _run_cluster(blocks, kernel, threads, passed, cleared_at_barriers)
 
 
 def _memory_of(pointer: Pointer) -> tuple[int, int]:
-    """Identify a pointer's memory: its address and the bytes of an element."""
+    """Return a key for a pointer's memory: its address, and the bytes of an element."""
     return pointer.array.ctypes.data, pointer.array.itemsize
 
 
@@ -154,8 +163,9 @@ def _run_cluster(
 ) -> None:
     """Run the blocks of a cluster to their end.
 
-    ``indices`` are the blocks' numbers. ``kernel(*arguments)`` makes the generator of
-    one thread. ``accesses`` records what has been accessed since the last barrier.
+    ``indices`` are the blocks' numbers, and each block has ``threads`` threads.
+    ``kernel(*arguments)`` makes the generator of one thread. The records ``accesses``
+    are cleared when the cluster passes a barrier of all its blocks.
     """
     blocks = [Block(index) for index in indices]
     running: list[list[Thread]] = []
@@ -166,7 +176,8 @@ def _run_cluster(
             thread.body = kernel(*arguments)
             thread.resume(None)
     while any(thread.body is not None for block in running for thread in block):
-        # Blocks go on until all of them stand at the cluster's barrier, or are done.
+        # ``any`` stops at the first block that advances. If none does, all blocks are
+        # at a barrier of the cluster, or have ended.
         if not any(_advance(block) for block in running):
             for known in accesses:
                 known.clear()
@@ -174,16 +185,20 @@ def _run_cluster(
 
 
 def _advance(block: Sequence[Thread]) -> bool:
-    """Resume the threads of a block whose waits are over; return whether any were."""
+    """Resume the threads of a block that can go on; return whether any can.
+
+    First those whose mbarrier or flag has come, then warps whose lanes all stand at a
+    function of the warp. If there are none, the block passes its barrier.
+    """
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
     results = [(t, _wait_result(t)) for t in block if _waits_alone(t)]
-    over = [(thread, value) for thread, value in results if value is not None]
-    for thread, value in over:
+    resumable = [(thread, value) for thread, value in results if value is not None]
+    for thread, value in resumable:
         thread.resume(value)
     warps = [block[k : k + WARP] for k in range(0, len(block), WARP)]
     exchanged = [_shuffle(warp) for warp in warps if not any(map(_waits_alone, warp))]
-    if over or any(exchanged):
+    if resumable or any(exchanged):
         return True
     if any(map(_waits_alone, block)):
         return False
@@ -198,22 +213,26 @@ def _waits_alone(thread: Thread) -> bool:
 
 
 def _wait_result(thread: Thread) -> Any:
-    """The result of such a wait of ``thread``; None as long as it has to wait."""
+    """Return the result of a wait for an mbarrier or a flag; None if it is not over."""
     assert thread.waiting is not None
     if thread.waiting.function == "mbarrier_wait":
         return phase_is_complete(thread) or None
     function = FUNCTIONS[thread.waiting.function]
-    found = wait_for if function.kind == "wait_for" else wait_for_many
-    return found(thread.block, function, thread.waiting.arguments)
+    wait = wait_for if function.kind == "wait_for" else wait_for_many
+    return wait(thread.block, function, thread.waiting.arguments)
 
 
 _WAITS_ALONE = ("mbarrier_wait", "wait_for", "wait_for_many")
-"""Beginnings of the names of functions at which a thread waits without others."""
+"""Prefixes of functions at which a thread waits for an mbarrier or a flag.
+
+It does so on its own, while at other functions all threads of a warp or a block wait.
+"""
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
 """Barriers that all blocks of a cluster or of a grid reach."""
 
 
 def _at_cluster_wait(block: Sequence[Thread]) -> bool:
+    """Whether all threads of a block wait at a barrier of the cluster or the grid."""
     waiting = [thread.waiting for thread in block]
     return all(m is not None and m.function in _OF_BLOCKS for m in waiting)
 
@@ -221,8 +240,9 @@ def _at_cluster_wait(block: Sequence[Thread]) -> bool:
 def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
     """Let all threads pass the cluster's barrier.
 
-    ``running`` are the threads of each block. Raises EmulationError if some are not at
-    the barrier.
+    ``running`` are the threads of each block. No thread can go on otherwise, so this
+    raises EmulationError if one is not at the barrier: for a wait that never ends, or
+    for blocks that have ended before the barrier.
     """
     for thread in (thread for block in running for thread in block):
         if _waits_alone(thread):
@@ -244,7 +264,11 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
 
 
 def _shuffle(warp: Sequence[Thread]) -> bool:
-    """Exchange values among the lanes of a warp, if all are at a shuffle."""
+    """Execute the function of a warp at which its lanes wait, and resume the lanes.
+
+    Returns False if all lanes are at a barrier of the block or have ended. Raises
+    EmulationError if the lanes are at different functions.
+    """
     waits = [thread.waiting for thread in warp]
     if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in waits):
         return False
@@ -253,13 +277,13 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
             {f"{m.function} at line {m.line}" if m else "done" for m in waits}
         )
         raise EmulationError(f"the lanes of a warp part: {', '.join(lines)}")
-    (met, *_), arguments = waits, [m.arguments for m in waits if m]
-    assert met is not None
-    function = FUNCTIONS[met.function]
+    (wait, *_), arguments = waits, [m.arguments for m in waits if m]
+    assert wait is not None
+    function = FUNCTIONS[wait.function]
     if function.kind in matrices.ACTIONS:
         if len(warp) != WARP:
-            raise EmulationError(f"{met.function} is of {WARP} lanes, not {len(warp)}")
-        GlobalMemory.running = warp[0]  # what a warp does together its first lane does
+            raise EmulationError(f"{wait.function} is of {WARP} lanes, not {len(warp)}")
+        GlobalMemory.running = warp[0]  # accesses count as the first lane's
         matrices.ACTIONS[function.kind](function, arguments)
         for thread in warp:
             thread.resume(None)
@@ -276,13 +300,17 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
 
 
 def _open_barrier(running: Sequence[Thread]) -> None:
-    """Let threads pass a barrier; EmulationError if they are at different barriers."""
+    """Let all ``running`` threads pass a barrier.
+
+    Raises EmulationError if they are at different barriers, or some have ended.
+    """
     lines = {thread.waiting.line if thread.waiting else None for thread in running}
     if len(lines) != 1:
         stand = ", ".join(
             "done" if n is None else f"line {n}" for n in sorted(lines, key=str)
         )
         raise EmulationError(f"threads of a block part at a barrier: {stand}")
+    # Each block once.
     for block in {id(thread.block): thread.block for thread in running}.values():
         block.epoch += 1
     for thread in running:

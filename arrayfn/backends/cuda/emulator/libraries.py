@@ -1,7 +1,8 @@
 """Computes NVIDIA's library calls by NumPy and LAPACK, for plans run without a GPU.
 
 As in the libraries, solvers read and write column-major matrices in place, return
-pivots that count from 1 and V instead of V^H, and leave the other triangle alone.
+pivots that count from 1, return V instead of V^H, and do not access the triangle that
+is not asked for. A status of 0 means success.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ Arguments = Mapping[str, Any]
 
 
 class _Call:
-    """The arrays and integers of a call, by name."""
+    """The arguments of a library call: ``call["n"]`` is the integer ``n``.
+
+    Methods return arrays by name, as views that can be written.
+    """
 
     def __init__(self, dtype: str, arguments: Arguments) -> None:
+        """Keep the ``arguments`` of a call on matrices of ``dtype``, as "f32"."""
         self.arguments = arguments
         self.dtype = BY_SHORT_NAME[dtype]
         self.lapack: Any = importlib.import_module("scipy.linalg.lapack")
@@ -34,35 +39,38 @@ class _Call:
         return value
 
     def function(self, *names: str) -> Any:
-        """LAPACK's function; of two names the second is the one for complex numbers."""
+        """Return LAPACK's function for the dtype of the matrices.
+
+        If there are two ``names``, the second is for complex numbers.
+        """
         name = names[-1] if self.dtype.kind == "c" else names[0]
-        (found,) = self.lapack.get_lapack_funcs((name,), dtype=self.dtype)
-        return found
+        (function,) = self.lapack.get_lapack_funcs((name,), dtype=self.dtype)
+        return function
 
     def columns(self, name: str, rows: int, columns: int, dtype: Any = None) -> Array:
-        """The argument ``name``: column-major matrices, [matrices, rows, columns]."""
+        """Return the column-major matrices ``name`` as [matrices, rows, columns]."""
         pointer: Pointer = self.arguments[name]
         strides = (rows * columns, 1, rows)
         shape = (self["matrices"], rows, columns)
         return pointer.elements(name, np.dtype(dtype or self.dtype), shape, strides)
 
     def rows(self, name: str, count: int, dtype: Any = None) -> Array:
-        """The argument ``name``: vectors, [matrices, count]."""
+        """Return the vectors ``name``, one for each matrix, as [matrices, count]."""
         return self.columns(name, count, 1, dtype=dtype)[:, :, 0]
 
     def array(self, name: str, rows: int, columns: int, dtype: Any) -> Array:
-        """The argument ``name`` as a row-major matrix [rows, columns] of ``dtype``."""
+        """Return the single row-major matrix ``name`` as [rows, columns]."""
         pointer: Pointer = self.arguments[name]
         flat = pointer.array[pointer.start :].view(dtype)
         return flat[: rows * columns].reshape(rows, columns)
 
     def status(self) -> Array:
-        """The status of each matrix."""
+        """Return the status of each matrix, [matrices] of int32."""
         return self.rows("status", 1, np.int32)[:, 0]
 
 
 def _potrf(c: _Call) -> None:
-    """Replace each matrix by its Cholesky factor."""
+    """Compute potrf: replace each matrix ``a`` by its Cholesky factor."""
     n, run = c["n"], c.function("potrf")
     a, status = c.columns("a", n, n), c.status()
     for k in range(c["matrices"]):
@@ -71,7 +79,7 @@ def _potrf(c: _Call) -> None:
 
 
 def _trsm(c: _Call) -> None:
-    """Solve ``a x = b`` for lower triangular matrices; x replaces b."""
+    """Compute trsm: solve ``a x = b`` for lower triangular ``a``; x replaces b."""
     n, sides = c["n"], c["sides"]
     a, b = c.columns("a", n, n), c.columns("b", n, sides)
     for k in range(c["matrices"]):
@@ -82,9 +90,14 @@ def _trsm(c: _Call) -> None:
 
 
 def _trsm_batched(c: _Call) -> None:
-    """cublas<t>trsmBatched, on row-major operands: solve ``a x = b`` or ``x a = b``."""
+    """Compute trsmBatched on row-major matrices; x replaces b.
+
+    Solve ``op(a) x = b`` if ``left``, else ``x op(a) = b``; ``transpose`` is 1 if op
+    transposes, and 2 if it conjugates too.
+    """
     rows, columns = c["rows"], c["columns"]
     n = rows if c["left"] else columns
+    # Seen as column-major matrices, these are the transposes of a and b.
     a, b = c.columns("a", n, n), c.columns("b", columns, rows)
     for k in range(c["matrices"]):
         triangle = np.triu(a[k]) if c["lower"] else np.tril(a[k])
@@ -99,7 +112,10 @@ def _trsm_batched(c: _Call) -> None:
 
 
 def _getrf(c: _Call) -> None:
-    """Replace each matrix by its LU factors, with pivots counted from 1."""
+    """Compute getrf: replace each matrix ``a`` by its LU factors.
+
+    ``pivots`` are counted from 1.
+    """
     rows, columns, run = c["rows"], c["columns"], c.function("getrf")
     a, pivots = (
         c.columns("a", rows, columns),
@@ -107,12 +123,15 @@ def _getrf(c: _Call) -> None:
     )
     status = c.status()
     for k in range(c["matrices"]):
-        a[k], found, status[k] = run(a[k])
-        pivots[k] = found + 1
+        a[k], pivots_from_0, status[k] = run(a[k])
+        pivots[k] = pivots_from_0 + 1
 
 
 def _geqrf(c: _Call) -> None:
-    """Replace each matrix by R and the Householder vectors of its QR factors."""
+    """Compute geqrf: replace each matrix ``a`` by R and Householder vectors.
+
+    ``tau`` are the scales of the Householder reflections.
+    """
     rows, columns, run = c["rows"], c["columns"], c.function("geqrf")
     a, tau = (
         c.columns("a", rows, columns),
@@ -124,7 +143,10 @@ def _geqrf(c: _Call) -> None:
 
 
 def _syevd(c: _Call) -> None:
-    """Compute eigenvalues w of Hermitian matrices, which eigenvectors replace."""
+    """Compute syevd or heevd: the eigenvalues ``w`` of Hermitian matrices ``a``.
+
+    Eigenvectors replace the matrices if ``vectors``.
+    """
     n, run = c["n"], c.function("syevd", "heevd")
     a, w = c.columns("a", n, n), c.rows("w", n, real_of(c.dtype))
     status = c.status()
@@ -134,12 +156,17 @@ def _syevd(c: _Call) -> None:
 
 
 def _geev(c: _Call) -> None:
-    """Compute eigenvalues w, and eigenvectors v if given, of general matrices."""
+    """Compute geev: the complex eigenvalues ``w`` of general matrices ``a``.
+
+    Right eigenvectors are written to ``v``, if the call has that array. Those of a real
+    matrix are LAPACK's: a conjugate pair's real and imaginary part.
+    """
     n, status = c["n"], c.status()
     a, w = c.columns("a", n, n), c.rows("w", n, complex_of(c.dtype))
     v = c.columns("v", n, n) if "v" in c.arguments else None
     run = c.function("geev")
     for k in range(c["matrices"]):
+        # The eigenvalues are complex, or come as real and imaginary parts.
         *parts, _, vectors, status[k] = run(a[k], compute_vl=0)
         w[k] = parts[0] + 1j * parts[1] if len(parts) == 2 else parts[0]
         if v is not None:
@@ -147,7 +174,11 @@ def _geev(c: _Call) -> None:
 
 
 def _gesvd(c: _Call) -> None:
-    """Compute singular values s, and singular vectors u and v if asked for."""
+    """Compute an SVD: the singular values ``s`` of the matrices ``a``.
+
+    If ``vectors``, singular vectors are written to the columns of ``u`` and ``v``. Both
+    are square if ``full``.
+    """
     rows, columns, full = c["rows"], c["columns"], c["full"]
     small, run, status = min(rows, columns), c.function("gesdd"), c.status()
     a, s = c.columns("a", rows, columns), c.rows("s", small, real_of(c.dtype))
@@ -160,20 +191,22 @@ def _gesvd(c: _Call) -> None:
 
 
 def _transform(kind: str) -> Callable[[_Call], None]:
-    """Make cuFFT's transform of each row, without any factor.
+    """Make a function that computes cuFFT's transform of each row.
 
-    ``kind`` is NumPy's function: "fft", "ifft", "rfft" or "irfft".
+    ``kind`` is the name of NumPy's function: "fft", "ifft", "rfft" or "irfft".
     """
+    # cuFFT scales no transform: NumPy's norms without a factor in this direction.
     norm = "backward" if kind in ("fft", "rfft") else "forward"
 
     def transform(c: _Call) -> None:
+        """Transform the rows of ``x`` to ``transformed``."""
         length, half = c["length"], c["length"] // 2 + 1
-        arguments = half if kind == "irfft" else length
-        made = half if kind == "rfft" else length
+        operand_length = half if kind == "irfft" else length
+        result_length = half if kind == "rfft" else length
         dtype = {"rfft": complex_of, "irfft": real_of}.get(kind, lambda d: d)(c.dtype)
-        x = c.array("x", c["rows"], arguments, c.dtype)
+        x = c.array("x", c["rows"], operand_length, c.dtype)
         function = getattr(np.fft, kind)
-        c.array("transformed", c["rows"], made, dtype)[:] = function(
+        c.array("transformed", c["rows"], result_length, dtype)[:] = function(
             x, length, norm=norm
         )
 
@@ -198,12 +231,15 @@ _LIBRARIES: Final[dict[str, Callable[[_Call], None]]] = {
 
 
 def has_library(provider: str) -> bool:
-    """Whether ``provider`` is a library call that is emulated here."""
+    """Whether ``call_library`` computes the library kernel of this name."""
     return provider.partition("_")[0] in (*_LIBRARIES, "convolution")
 
 
 def call_library(provider: str, arguments: Arguments) -> None:
-    """Compute what ``provider`` computes, with arrays and integers by their names."""
+    """Compute the library kernel ``provider``, such as "potrf_f32".
+
+    ``arguments`` has a Pointer for each array and the integers, by name.
+    """
     kind, _, dtype = provider.partition("_")
     if kind == "convolution":
         _convolve(provider, arguments)
@@ -212,10 +248,10 @@ def call_library(provider: str, arguments: Arguments) -> None:
 
 
 def _convolve(provider: str, arguments: Arguments) -> None:
-    """Compute the convolution ``provider`` with ``arguments``.
+    """Compute a convolution by its NumPy reference.
 
-    The provider's name says which of operand, kernel and output it computes, and the
-    dtype.
+    ``provider`` is "convolution_output_f32", for example: it computes the output, or
+    the gradient by "operand" or "kernel". ``arguments`` are those of ``call_library``.
     """
     _, gives, name, *_ = provider.split("_")
     dtype, axes = BY_SHORT_NAME[name], range(arguments["axes"])
@@ -234,7 +270,11 @@ def _convolve(provider: str, arguments: Arguments) -> None:
     }
 
     def array(name: str) -> Array:
-        """The array ``name``, as the library lays out its axes."""
+        """Return the array ``name`` with its axes in the order of the memory.
+
+        ``roles`` has the axes of each role: groups if there are several, batch or
+        output channels, channels, space.
+        """
         order = [axis for role in roles[name] for axis in role]
         extents = [*counts[name][arguments["groups"] == 1 :], *space[name]]
         shape = [extents[order.index(axis)] for axis in range(len(order))]

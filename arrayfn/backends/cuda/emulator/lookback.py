@@ -1,8 +1,8 @@
-"""Emulated look-back flags and work queues.
+"""Emulates look-back flags and work queues.
 
-Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.lookback``). The
-emulator runs blocks one after the other: a value that is waited for is already
-published, or never will be.
+The words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.lookback``): 32 bits
+of a value, and above them the number of the launch. The emulator runs blocks one after
+the other, so a value that a block waits for is already published, or never will be.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _LOW: Final = 2**_HALF - 1
 
 @emulates("dynamic_block_id")
 def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -> int:
-    """The block's number in the order in which blocks begin.
+    """Return the block's number in the order in which blocks begin.
 
-    The first word of ``flags`` counts the launch (upper half) and its blocks (lower).
+    The first word of ``flags`` counts launches (upper half), and the blocks of this
+    launch that have begun (lower half). The last block resets the lower half.
     """
     block = thread.block
     if block.dynamic_block_id is None:
@@ -40,6 +41,7 @@ def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -
 
 @emulates("begin_work_queue")
 def _begin_work_queue(thread: Any, f: DeviceFunction, flags: Any) -> None:
+    """Set the block's launch number from the first word of ``flags``."""
     thread.block.launch = (int(flags.array[flags.offset(0)]) >> _HALF) + 1
 
 
@@ -47,7 +49,7 @@ def _begin_work_queue(thread: Any, f: DeviceFunction, flags: Any) -> None:
 def _next_work_item(
     thread: Any, f: DeviceFunction, flags: Any, at: int, count: int
 ) -> int:
-    """The first of the next ``count`` work items of the queue at ``flags[at]``."""
+    """Claim ``count`` work items of the queue ``flags[at]``; return the first item."""
     number = int(flags.array[flags.offset(at)])
     flags.array[flags.offset(at)] = number + int(count)
     return number
@@ -57,7 +59,11 @@ def _next_work_item(
 def _end_work_queue(
     thread: Any, f: DeviceFunction, flags: Any, at: int, blocks: int
 ) -> None:
-    """Count a block as done; the last of ``blocks`` resets the queue."""
+    """Count a block as done in the first word of ``flags``.
+
+    The last of ``blocks`` resets the queue's counter ``flags[at]``, and counts the
+    launch.
+    """
     word = int(flags.array[flags.offset(0)]) + 1
     if word & _LOW == int(blocks):
         word = ((word >> _HALF) + 1) << _HALF
@@ -66,13 +72,15 @@ def _end_work_queue(
 
 
 def _words(function: DeviceFunction) -> int:
+    """Return how many words a slot of the function's dtype has: one for 32 bits."""
     return max(1, np.dtype(DTYPES[function.dtype]).itemsize // 4)
 
 
 def _launch(block: Any, function: DeviceFunction) -> int:
-    """The number of the launch that ``block`` runs in.
+    """Return the number of the launch that ``block`` runs in, from 1.
 
-    Raises EmulationError if the block has not yet asked for it.
+    Raises EmulationError if the block has not yet asked for it. ``function`` is the
+    device function that needs it.
     """
     if not block.launch:
         raise EmulationError(
@@ -84,7 +92,10 @@ def _launch(block: Any, function: DeviceFunction) -> int:
 
 @emulates("publish")
 def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) -> None:
-    """Write ``value`` and the launch's number to slot ``at``, 32 bits a word."""
+    """Publish ``value`` in slot ``at``: 32 bits in each word, with the launch's number.
+
+    Raises EmulationError if this launch has published the slot already.
+    """
     launch, count = _launch(thread.block, f), _words(f)
     bits = np.array([value], DTYPES[f.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
@@ -95,9 +106,10 @@ def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) ->
 
 
 def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
-    """The value in a slot; None if this launch has not published one yet.
+    """Return the value in a slot; None if this launch has not published the slot yet.
 
-    ``arguments`` are those of the device function: the flags and the slot's number.
+    ``arguments`` are those of the device function: the flag buffer, and the slot's
+    number.
     """
     flag_buffer, at = arguments
     launch, count = _launch(block, function), _words(function)
@@ -111,10 +123,10 @@ def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
 
 
 def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
-    """Load published values into registers; None if one is not published yet.
+    """Load the values of several slots into registers, and return True.
 
-    ``arguments`` are those of the device function: flags, first slot, step, end,
-    registers.
+    Returns None, and loads nothing, if a slot is not published yet. ``arguments`` are
+    those of the device function: flag buffer, first slot, step, end, registers.
     """
     flag_buffer, *_, tile = arguments
     slots = _slots(function, arguments)
@@ -127,7 +139,7 @@ def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool 
 
 
 def _slots(function: DeviceFunction, arguments: Any) -> range:
-    """The slots that a call waits for."""
+    """Return the numbers of the slots that a call of ``function`` waits for."""
     if function.kind == "wait_for":
         return range(arguments[1], arguments[1] + 1)
     first, step, end = map(int, arguments[1:4])
@@ -137,9 +149,10 @@ def _slots(function: DeviceFunction, arguments: Any) -> range:
 def never_published(
     block: Any, function: DeviceFunction, arguments: Any
 ) -> EmulationError:
-    """Make the error of ``block``, which waits for a slot that no block publishes.
+    """Make the error for a block that waits for a slot that no block publishes.
 
-    ``arguments`` are those of its call of ``function``.
+    ``arguments`` are those of the call of ``function`` at which it waits. The error
+    names the first such slot.
     """
     flag_buffer, slots = arguments[0], _slots(function, arguments)
     at = next(

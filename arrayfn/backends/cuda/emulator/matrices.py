@@ -1,6 +1,8 @@
-"""Emulated tensor-core functions, in which all lanes of a warp take part.
+"""Emulates tensor-core functions, in which all lanes of a warp take part.
 
-``ACTIONS[kind](function, arguments)`` gets the arguments of all 32 lanes.
+``ACTIONS[kind](function, arguments)`` gets the arguments of all 32 lanes. In a fragment
+of an 8x8 matrix, lane l holds elements 2 (l % 4) and the next of row l // 4. Here are
+also conversions and approximate functions, as a GPU computes them.
 """
 
 from __future__ import annotations
@@ -17,38 +19,43 @@ Array = np.ndarray[Any, Any]
 Arguments = Sequence[tuple[Any, ...]]
 
 _TYPES: Final = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
-_ROW, _COLUMN = np.divmod(np.arange(WARP), 4)  # of a lane's elements in a fragment
+# For each lane, the row of its two elements in a fragment, and half their first column.
+_ROW, _COLUMN = np.divmod(np.arange(WARP), 4)
 
 
 def rounded(dtype: str, *values: Any) -> Array:
-    """Round values to ``dtype``, float16 or bfloat16; return their bits."""
+    """Round ``values`` to ``dtype``, "f16" or "bf16"; return their bits as uint16."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
 
 
 def widened(dtype: str, *bits: Any) -> Array:
-    """Convert float16 or bfloat16 numbers with these bits to float32."""
+    """Convert the "f16" or "bf16" numbers with these ``bits`` to float32."""
     return np.array(bits, np.uint16).view(_TYPES[dtype]).astype(np.float32)
 
 
 def exp2(x: Any) -> Any:
-    """2**x in float32; zero instead of subnormal numbers."""
+    """Return 2**x in float32; 0 instead of a subnormal number."""
     power = np.exp2(np.float32(x))
     return np.float32(0) if power < np.finfo(np.float32).tiny else power
 
 
 def exp(x: Any) -> Any:
-    """e**x by a product and a power of two, as a GPU computes it."""
+    """Return e**x as 2**(x * log2(e)) in float32, as a GPU computes it."""
     return exp2(np.float32(x) * np.float32(1 / np.log(2)))
 
 
 def rsqrt(x: Any) -> Any:
-    """1 / sqrt(x) in float32."""
+    """Return 1 / sqrt(x) in float32."""
     return np.float32(1) / np.sqrt(np.float32(x))
 
 
 def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
-    """Emulate ldmatrix: lanes give the rows of four 8x8 matrices, and get fragments."""
+    """Emulate ldmatrix, which loads four 8x8 matrices from shared memory.
+
+    Lane l gives the address of row l % 8 of matrix l // 8, as ``shared[at]``, and gets
+    its elements of matrix k in ``tile[to + 2 * k]`` and the next register.
+    """
     rows = np.array(
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
     )
@@ -58,35 +65,46 @@ def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
             for i in range(2):
                 at = row, column + i
                 if function.kind == "ldmatrix_trans":
-                    at = at[::-1]
+                    at = at[::-1]  # of the transpose
                 tile[to + 2 * k + i] = matrix[at]
 
 
 def _matrix(parts: Array) -> Array:
-    """Assemble an 8x8 matrix from the fragments ``parts`` [lane, 2] of a warp."""
-    made = np.empty((8, 8), parts.dtype)
+    """Assemble an 8x8 matrix from a warp's fragment ``parts``, [lane, 2]."""
+    matrix = np.empty((8, 8), parts.dtype)
     for i in range(2):
-        made[_ROW, 2 * _COLUMN + i] = parts[:, i]
-    return made
+        matrix[_ROW, 2 * _COLUMN + i] = parts[:, i]
+    return matrix
 
 
 def _fragments(values: Sequence[tuple[Any, int]], count: int) -> list[Array]:
-    """Assemble ``count`` matrices from the registers of all lanes."""
+    """Assemble ``count`` 8x8 matrices from the registers of all lanes.
+
+    ``values`` has for each lane the array of registers, and the first one's index.
+    """
     parts = np.array([[tile[at + k] for k in range(2 * count)] for tile, at in values])
     return [_matrix(parts[:, 2 * k : 2 * k + 2]) for k in range(count)]
 
 
 def _mma(function: DeviceFunction, arguments: Arguments) -> None:
-    """Emulate mma.m16n8k16: add a 16x16 by 16x8 product to fragments of sums."""
+    """Emulate mma.m16n8k16: add a 16x16 by 16x8 product to fragments of sums.
+
+    The arguments of a lane are the registers and first index of sums, left operand and
+    right operand.
+    """
 
     def factor(first: int, count: int) -> list[Array]:
-        """The 8x8 matrices whose fragments are in a pair of each lane's arguments."""
+        """Assemble ``count`` 8x8 matrices as float32.
+
+        Their registers are arguments ``first`` and ``first + 1`` of each lane.
+        """
         raw = _fragments([a[first : first + 2] for a in arguments], count)
         kind = _TYPES[function.dtype]
         return [m.astype(np.uint16).view(kind).astype(np.float32) for m in raw]
 
     upper_left, lower_left, upper_right, lower_right = factor(2, 4)
     left = np.block([[upper_left, upper_right], [lower_left, lower_right]])
+    # The right operand's fragments are of its transpose, 8x16.
     product = left @ np.concatenate(factor(4, 2), axis=1).T
     for lane, (sums, at, *_) in enumerate(arguments):
         row, column = _ROW[lane], 2 * _COLUMN[lane]
@@ -99,4 +117,4 @@ ACTIONS: Final[dict[str, Callable[[DeviceFunction, Arguments], None]]] = {
     "ldmatrix_trans": _ldmatrix,
     "mma": _mma,
 }
-"""What each kind of functions does."""
+"""Emulates a call of each kind of device functions by a whole warp."""

@@ -1,4 +1,8 @@
-"""The emulator's memory (of threads, blocks and the grid) and its checks for races."""
+"""The emulator's memory of threads, blocks and the grid, with checks for races.
+
+An access *races* with an earlier one of another thread if one of the two writes, and no
+barrier that both threads reach is between them.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,10 @@ class Pointer:
         shape: Sequence[int],
         steps: Sequence[int],
     ) -> Array:
-        """View an array of ``dtype`` that begins here, with elements ``steps`` apart.
+        """View the memory as an array of ``dtype`` and ``shape``.
 
-        Raises EmulationError, which calls it ``name``, if elements of the ``shape`` lie
+        Its first element is where this points, and ``steps`` are the strides in
+        elements. Raises EmulationError, which calls the array ``name``, if elements lie
         outside of the memory.
         """
         flat = self.array.view(dtype)
@@ -57,9 +62,9 @@ class Pointer:
 
 
 def unwritten(count: int, dtype: str) -> Array:
-    """Allocate ``count`` elements that count as unwritten.
+    """Allocate ``count`` elements of ``dtype`` that count as unwritten.
 
-    They hold NaNs, or numbers whose bits are all 1.
+    All bits are 1: floats are NaN. Bools are True.
     """
     kind = DTYPES[dtype]
     if dtype == "bool":
@@ -68,13 +73,16 @@ def unwritten(count: int, dtype: str) -> Array:
 
 
 class Memory:
-    """A flat array with checked indices: what a kernel sees as a pointer."""
+    """A flat array with checked indices, which stands for a pointer in a kernel.
+
+    Index 0 is element ``start`` of ``array``. Errors call it ``name``.
+    """
 
     def __init__(self, array: Array, name: str, start: int = 0) -> None:
         self.array, self.name, self.start = array, name, start
 
     def offset(self, index: int) -> int:
-        """The offset of element ``index`` in the array.
+        """Return the position of element ``index`` in ``array``.
 
         Raises EmulationError if it lies outside.
         """
@@ -96,7 +104,7 @@ class Memory:
 class Accessor(NamedTuple):
     """A thread that accesses memory, and how many barriers its block has passed.
 
-    -1 stands for several blocks, or for several threads of a block.
+    A block of -1 stands for several blocks, a thread of -1 for several threads.
     """
 
     block: int
@@ -105,7 +113,7 @@ class Accessor(NamedTuple):
 
     @property
     def thread_id(self) -> tuple[int, int]:
-        """The thread among those of the grid: its block and its number there."""
+        """The thread's number in the grid: (block, number in the block)."""
         return self.block, self.thread
 
 
@@ -118,18 +126,19 @@ _ADDING_THREADS: Final = Accessor(-1, -1, -1)
 
 @dataclass
 class Accesses:
-    """Who wrote elements of the grid's memory, and who read them.
+    """Records which threads wrote and read each element of the grid's memory.
 
-    It is cleared at grid barriers. Reads are recorded if there can be grid barriers.
+    Keys are positions of elements. The records are cleared at grid barriers.
     """
 
     writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
     readers: dict[int, int] | None = None
+    """The block that read each element, -1 for several; None without grid barriers."""
     last_readers: dict[int, Accessor] | None = None
     """The last reader of each element, if several arguments have the same memory."""
 
     def clear(self) -> None:
-        """Forget all accesses: all blocks have reached a barrier."""
+        """Forget writers and readers: all blocks have reached a barrier."""
         self.writers.clear()
         if self.readers is not None:
             self.readers.clear()
@@ -138,23 +147,24 @@ class Accesses:
 class GlobalMemory(Memory):
     """Memory of the grid: an element is written by one thread, or added to by many.
 
-    With grid barriers, no block may read what another has written, or write what
-    another has read, since the last barrier.
+    In a cooperative launch, no block may read an element that another has written, or
+    write one that another has read, since the last grid barrier.
     """
 
-    running: Any = None
+    running: Any = None  # the thread that runs, of any kernel
 
     def __init__(self, pointer: Pointer, name: str, accesses: Accesses) -> None:
         super().__init__(pointer.array, name, pointer.start)
         self.accesses = accesses
 
     def subarray(self, at: int) -> GlobalMemory:
-        """This memory from element ``at`` on."""
+        """Return this memory from element ``at`` on."""
         pointer = Pointer(self.array, self.start + int(at))
         return GlobalMemory(pointer, f"{self.name}[{at}:]", self.accesses)
 
     @override
     def __getitem__(self, index: int) -> Any:
+        """Read an element for the running thread; EmulationError if it races."""
         readers = self.accesses.readers
         if readers is not None:
             at, block = self.offset(index), GlobalMemory.running.block.index
@@ -168,9 +178,10 @@ class GlobalMemory(Memory):
         return super().__getitem__(index)
 
     def _read_in_place(self, index: int, last_readers: dict[int, Accessor]) -> None:
-        """Record a read of an element that other threads may write in this launch.
+        """Record a read of an element that may also be written through an argument.
 
-        It becomes the element's reader in ``last_readers``.
+        The running thread becomes the element's reader in ``last_readers``, or several
+        threads do. Raises EmulationError if the read races with a write.
         """
         at, running = self.offset(index), GlobalMemory.running
         reader = Accessor(running.block.index, running.index, running.block.epoch)
@@ -183,9 +194,10 @@ class GlobalMemory(Memory):
         last_readers[at] = reader
 
     def _check_ordered(self, index: int, one: Accessor | None, other: Accessor) -> None:
-        """Raise EmulationError if ``one`` and ``other`` race for an element.
+        """Raise EmulationError if a reader and a writer race for element ``index``.
 
-        They do if they are different threads with no barrier between their accesses.
+        They do if they are different threads with no barrier between their accesses. If
+        ``one`` is None, there is no earlier access.
         """
         if one is None or one.thread_id == other.thread_id:
             return
@@ -198,6 +210,7 @@ class GlobalMemory(Memory):
 
     @override
     def __setitem__(self, index: int, value: Any) -> None:
+        """Write an element for the running thread; EmulationError if it races."""
         assert GlobalMemory.running is not None
         block = GlobalMemory.running.block
         writer = Accessor(block.index, GlobalMemory.running.index, block.epoch)
@@ -205,19 +218,20 @@ class GlobalMemory(Memory):
         super().__setitem__(index, value)
 
     def add(self, index: int, value: Any) -> None:
-        """Add ``value`` to element ``index``, as one of any number of threads."""
+        """Add ``value`` to element ``index``; other threads may add to it as well."""
         self._written_by(index, _ADDING_THREADS)
         self.array[self.offset(index)] += value
 
     def _written_by(self, index: int, writer: Accessor) -> None:
         """Record that ``writer`` writes element ``index``, or adds to it.
 
-        Raises EmulationError if it races with other accesses.
+        Raises WrittenTwiceError if another thread wrote the element, and EmulationError
+        if the write races with other accesses.
         """
         at = self.offset(index)
         known = self.accesses.writers.get(at, writer)
-        # Two writes. Threads of a block may write one after the other, with a barrier
-        # between.
+        # This and an earlier write. Threads of a block may write one after the other,
+        # with a barrier between.
         if known.thread_id != writer.thread_id:
             if _ADDING_THREADS in (known, writer):
                 raise EmulationError(
@@ -229,17 +243,20 @@ class GlobalMemory(Memory):
                     f"both write {self.name}[{index}]"
                 )
         self.accesses.writers[at] = writer
-        # A read through another argument that is the same memory, and this write.
+        # This write and a read, through another argument of the same memory.
         if self.accesses.last_readers is not None:
             self._check_ordered(index, self.accesses.last_readers.get(at), writer)
-        # A read by another block, and this write.
+        # This write and a read by another block.
         if self.accesses.readers is not None:
             reader = self.accesses.readers.get(at)
             if reader is not None and reader != writer.block:
                 raise self._race(index, reader, writer.block)
 
     def _race(self, index: int, one: int, other: int) -> EmulationError:
-        """Make the error of two blocks that race for an element; -1 is several."""
+        """Make the error of blocks ``one`` and ``other`` that race for an element.
+
+        If ``one`` is -1, it stands for several blocks.
+        """
         blocks = f"{other} and others" if one < 0 else f"{one} and {other}"
         return EmulationError(
             f"blocks {blocks} race for {self.name}[{index}]: no grid_barrier stands "
@@ -249,38 +266,46 @@ class GlobalMemory(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """The thread that accessed an element, and the barriers passed before."""
+    """A thread's access to an element of shared memory, and the barriers before it.
+
+    ``epoch`` counts the block's barriers, ``warp_epoch`` those of the thread's warp.
+    """
 
     thread: int
     epoch: int
     warp_epoch: int
 
     def races_with(self, other: _Access) -> bool:
-        """Whether no barrier stands between this and an earlier access."""
+        """Whether no barrier is between this and an earlier access of another thread.
+
+        A barrier of a warp counts for threads of the same warp.
+        """
         if self.epoch != other.epoch or self.thread == other.thread:
             return False
-        together = min(self.thread, other.thread) >= 0 and (
+        in_one_warp = min(self.thread, other.thread) >= 0 and (
             self.thread // WARP == other.thread // WARP
         )
-        return not together or self.warp_epoch == other.warp_epoch
+        return not in_one_warp or self.warp_epoch == other.warp_epoch
 
 
 class SharedMemory(Memory):
-    """Memory of a block. Between two barriers an element has one writer, or readers.
+    """Shared memory of a block, whose accesses are checked for races.
 
-    Or it has threads that add to it. A barrier of a warp counts for accesses of its
-    threads.
+    Between two barriers, an element may have one writer, or any readers, or threads
+    that add to it. A barrier of a warp counts for threads of that warp.
     """
 
     def __init__(self, array: Array, name: str, block: Any) -> None:
         super().__init__(array, name)
         self.block = block
+        # The last access of each kind to each element.
         self.written: dict[int, _Access] = {}
         self.read: dict[int, _Access] = {}
         self.added: dict[int, _Access] = {}
 
     @override
     def __getitem__(self, index: int) -> Any:
+        """Read an element for the running thread; EmulationError if it races."""
         access = self._access(self._thread())
         self._check(int(index), access, self.written, self.added)
         self.read[int(index)] = access
@@ -288,34 +313,45 @@ class SharedMemory(Memory):
 
     @override
     def __setitem__(self, index: int, value: Any) -> None:
+        """Write an element for the running thread; EmulationError if it races."""
         self.write(int(index), value, self._thread())
 
     def write(self, index: int, value: Any, thread: int) -> None:
-        """Write ``value`` to element ``index``, as the thread number ``thread``."""
+        """Write ``value`` to element ``index`` for the thread of number ``thread``.
+
+        Raises EmulationError if the write races with an earlier access.
+        """
         access = self._access(thread)
         self._check(index, access, self.written, self.read, self.added)
         self.written[index] = access
         super().__setitem__(index, value)
 
     def add(self, index: int, value: Any) -> None:
-        """Add ``value`` to element ``index``, as one of any number of threads."""
+        """Add ``value`` to element ``index``; other threads may add to it as well."""
         access = self._access(self._thread())
         self._check(index, access, self.written, self.read)
         self.added[index] = access
         self.array[self.offset(index)] += value
 
     def reader(self, index: int) -> int | None:
-        """The number of another thread that may be reading element ``index``."""
+        """Return the number of another thread that may still read element ``index``.
+
+        None if there is no such thread.
+        """
         other = self.read.get(index)
         races = other and self._access(self._thread()).races_with(other)
         return other.thread if other and races else None
 
     def _access(self, thread: int) -> _Access:
+        """Return the record of an access by ``thread`` at this time."""
         warp_epoch = self.block.warps.get(thread // WARP, 0)
         return _Access(thread, self.block.epoch, warp_epoch)
 
     def _check(self, index: int, access: _Access, *earlier: dict[int, _Access]) -> None:
-        """Raise EmulationError if ``access`` races with an earlier access."""
+        """Raise EmulationError if ``access`` races with an earlier access.
+
+        Each of ``earlier`` has the last accesses of some kind, by element.
+        """
         for accesses in earlier:
             other = accesses.get(index)
             if other is not None and access.races_with(other):
@@ -326,13 +362,17 @@ class SharedMemory(Memory):
                 )
 
     def _thread(self) -> int:
+        """Return the number of the running thread in its block."""
         assert GlobalMemory.running is not None
         return GlobalMemory.running.index
 
 
 @dataclass
 class Mbarrier:
-    """An mbarrier: the bytes it expects, the copies in flight, the phases completed."""
+    """An mbarrier: the bytes it expects, the copies in flight, the phases completed.
+
+    A copy in flight is (shared array, first element, values).
+    """
 
     expected: int = 0
     phases: int = 0

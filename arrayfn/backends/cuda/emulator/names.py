@@ -1,7 +1,8 @@
 """Finds names that a kernel may read before they are assigned.
 
-The emulator runs only the branches that its arrays lead to, and a compiler gives a
-variable memory that nothing may have written. This walks all of the text.
+The emulator runs only the branches that its arrays lead to. A compiler does not refuse
+a variable that may be unassigned; its memory then holds any value. So this module walks
+through all of the text.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Iterable
 
 
 def unassigned_names(source: str) -> list[str]:
-    """List each read of ``source`` that may come too early, as ``"name at line n"``.
+    r"""List the reads of names in ``source`` that may not have been assigned.
 
-    A loop over ``range(n)`` or ``unrolled(n)``, for a number n above 0, counts as run.
-    What is assigned under a condition is assigned where the same condition, of the same
-    values, holds again.
+    A loop over ``range(n)`` or ``unrolled(n)`` counts as run if n is a constant above
+    0. A name that is assigned under a condition counts as assigned where the same
+    condition, of the same values, holds again.
+
+    >>> unassigned_names("def f(n):\n  if n > 1:\n    x = 2\n  y = x")
+    ['x at line 4']
     """
     tree = ast.parse(source)
     known: set[str] = set()
@@ -27,17 +31,21 @@ def unassigned_names(source: str) -> list[str]:
                 known.add(name)
             case _:
                 pass
-    found: list[str] = []
+    reads: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             walk = _Walk(known | {a.arg for a in node.args.args})
             walk.suite(node.body)
-            found += walk.found
-    return found
+            reads += walk.found
+    return reads
 
 
 class _Walk:
-    """Walks through a function in the order of its text."""
+    """Walks through a function in the order of its text.
+
+    ``assigned`` are the names that are assigned on every path to the current place, and
+    ``found`` the reads of other names.
+    """
 
     def __init__(self, assigned: set[str]) -> None:
         self.assigned = assigned | {"range", "None"}
@@ -46,16 +54,16 @@ class _Walk:
         self.found: list[str] = []
 
     def suite(self, body: Iterable[ast.stmt]) -> bool:
-        """Walk statements; return whether what follows them can be reached."""
+        """Walk through statements; return whether control can reach their end."""
         reached = True
         for node in body:
             reached &= self.statement(node)
         return reached
 
     def statement(self, node: ast.stmt) -> bool:
-        """Record what ``node`` reads and assigns.
+        """Record the names that a statement reads and assigns.
 
-        Returns whether the statement after it can be reached.
+        Returns whether control can reach the next statement.
         """
         match node:
             case ast.Assign(targets=[target], value=value):
@@ -87,9 +95,11 @@ class _Walk:
         return True
 
     def branches(self, test: str, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        """Record what an ``if`` reads and assigns; return whether control leaves it.
+        """Walk through the branches of an ``if``; return whether control leaves it.
 
-        Names that are assigned under a test are known again under the same test later.
+        After it, a name is assigned if all branches that control leaves assign it. A
+        name that only the first branch assigns is noted in ``under``: it is assigned in
+        later branches of the same ``test``.
         """
         before = set(self.assigned)
         self.assigned |= self.under.get(test, set())
@@ -106,31 +116,42 @@ class _Walk:
         return reached or reached_else
 
     def read(self, node: ast.AST) -> None:
-        """Record the names in ``node`` that may not have been assigned."""
+        """Add the names in ``node`` that may not be assigned to ``found``."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and inner.id not in self.assigned:
                 self.found.append(f"{inner.id} at line {inner.lineno}")
 
     def write(self, target: ast.expr) -> None:
-        """Record an assignment to a name, or the names in a target such as ``x[i]``."""
+        """Record an assignment to ``target``.
+
+        A target such as ``x[i]`` assigns no name, but reads x and i.
+        """
         if isinstance(target, ast.Name):
             self.assign(target.id)
         else:
             self.read(target)
 
     def assign(self, name: str) -> None:
-        """Record that ``name`` is assigned; earlier tests of it are out of date."""
+        """Record that ``name`` is assigned.
+
+        Tests that read it may have another result from here on, so ``under`` forgets
+        them.
+        """
         self.assigned.add(name)
         for test in [t for t in self.under if name in _names(t)]:
             del self.under[test]
 
 
 def _names(text: str) -> set[str]:
+    """Return the names in an expression."""
     return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
 
 
 def _runs(over: ast.expr) -> bool:
-    """Whether a loop ``over`` a range certainly has an iteration."""
+    """Whether a loop over ``range(...)`` surely has an iteration.
+
+    ``over`` is the call; its bounds must be constants.
+    """
     match over:
         case ast.Call(args=[ast.Constant(value=int() as stop)]):
             return stop > 0

@@ -1,4 +1,4 @@
-"""Runs GPU plans without a GPU: kernels are emulated, libraries are NumPy and SciPy."""
+"""Runs GPU plans without a GPU: emulates kernels, and calls NumPy for libraries."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"  # imports numba-cuda
 
 
 Launch = Callable[[KernelCall, Kernel, Sequence[Pointer | int]], None]
-"""Runs one generated kernel in the host's memory."""
+"""Runs one kernel call on arrays in the host's memory: its step, kernel, arguments."""
 
 
 def emulated(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Pointer | int]
 ) -> None:
-    """Run a call of ``kernel`` in the emulator."""
+    """Run a call of ``kernel`` in the emulator, after the checks of ``checked``."""
     launch(
         checked(kernel).source,
         ENTRY,
@@ -61,9 +61,9 @@ def run_plan(
 ) -> list[Array]:
     """Run all steps of ``compiled`` on NumPy arrays; return its outputs.
 
-    Inputs keep their layout, as they do on their way to a GPU. An output over a donated
-    input is in the memory of a copy of that input. Memory that nothing has written
-    holds NaNs, or large numbers. ``launch`` runs the generated kernels.
+    Inputs are copied in their layout, as to a GPU. An output that overwrites a donated
+    input overwrites that copy. Memory that nothing has written holds NaNs, or large
+    numbers. ``launch`` runs each call of a generated kernel.
     """
     compiled = completed(compiled, lambda once: run_plan(once, (), launch))
     buffers = allocated(compiled, inputs, _unwritten, over_donors=True)
@@ -71,14 +71,17 @@ def run_plan(
 
 
 def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
-    """Make a Pointer to the element ``offset`` bytes from the first of a buffer."""
+    """Make a Pointer to the element ``offset`` bytes after the first one of a buffer.
+
+    The memory is seen as elements of ``dtype``.
+    """
     whole = buffer.bytes.size // dtype.itemsize * dtype.itemsize
     elements = buffer.bytes[:whole].view(dtype)
     return Pointer(elements, (buffer.start + offset) // dtype.itemsize)
 
 
 class _Run(PlanInterpreter):
-    """Launches kernels, and computes libraries' calls by NumPy and SciPy."""
+    """Interprets a plan: launches kernels by ``launch``, computes library calls."""
 
     def __init__(
         self, compiled: CompiledProgram, buffers: list[HostBuffer], launch: Launch
@@ -88,6 +91,7 @@ class _Run(PlanInterpreter):
 
     @override
     def call(self, step: KernelCall) -> None:
+        """Run one call of a kernel, a reference, a collective or a library."""
         kernel = self.kernels[step.kernel]
         arguments: list[Pointer | int] = []
         for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
@@ -115,7 +119,10 @@ class _Run(PlanInterpreter):
     def reference(
         self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
     ) -> None:
-        """Compute a primitive's reference, which a GPU's plan runs on the host."""
+        """Run a step that computes a primitive by its NumPy reference.
+
+        Operands are copied; results are written to their arrays.
+        """
         step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
         types = (*step.operands, *step.results)
         pointers = [a for a in arguments if isinstance(a, Pointer)]
@@ -130,40 +137,41 @@ class _Run(PlanInterpreter):
 
 @lru_cache(maxsize=4096)
 def checked(kernel: Kernel) -> Kernel:
-    """Return ``kernel`` with the text that a GPU gets, after checks.
+    """Return ``kernel`` with the text that is compiled for a GPU, after two checks.
 
-    Raises EmulationError if some path of it reads a name that is not assigned, or if it
-    is generated and its compiler, where that is installed, refuses it.
+    Raises EmulationError if some path reads a name that is not assigned, or if
+    numba-cuda is installed and cannot compile the kernel. A kernel that a user has
+    edited is not compiled.
     """
-    made = with_neutral_name(kernel)
-    unassigned = unassigned_names(made.source)
+    neutral = with_neutral_name(kernel)
+    unassigned = unassigned_names(neutral.source)
     if unassigned:
         raise EmulationError(
             f"{kernel.name} reads what may not be assigned: {', '.join(unassigned)}"
         )
     if not kernel.is_replaced and not missing_packages():
         try:
-            importlib.import_module(_COMPILER).printed_ir(made)
+            importlib.import_module(_COMPILER).printed_ir(neutral)
         except UntypedKernelError as error:
             raise EmulationError(f"{kernel.name} does not compile: {error}") from error
-    return made
+    return neutral
 
 
 def collective(kernel: LibraryKernel, arguments: Sequence[Pointer | int]) -> None:
-    """Run a collective on the host's memory.
+    """Run a collective of a mesh's members on the host's memory.
 
-    It combines this member's operand with those of the other members, through the
-    communicator of the calling thread.
+    ``arguments`` has the operand and the result of the member that the calling thread
+    runs.
     """
     step = collective_of(kernel.provider)
     operand, result = (a for a in arguments if isinstance(a, Pointer))
-    # The plan may have both in one memory, which other members' threads read meanwhile.
+    # The result may overwrite the operand, which other members' threads still read.
     x = _strided(operand, step.operand).copy()
     combine(step, x, _strided(result, step.result))
 
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:
-    """The array of ``type`` that begins where ``pointer`` points."""
+    """View the array of ``type`` whose first element is at ``pointer``."""
     steps = type.layout.strides(type.shape)
     return pointer.elements("an array", type.dtype, type.shape, steps)
 
@@ -176,9 +184,9 @@ def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
     dtypes_of = {p.name: p.kind.removesuffix("*") for p in kernel.parameters}
 
     def matrix(name: str, rows: int, columns: int, ld: str) -> Array:
-        """The array ``name``, as [batch, rows, columns].
+        """View the array ``name`` as [batch, rows, columns].
 
-        ``ld`` names the parameter that holds its leading dimension.
+        ``ld`` is the name of the parameter that has its leading dimension.
         """
         dtype = BY_SHORT_NAME[dtypes_of[name]]
         steps = (arguments[f"batch_stride_{name}"], arguments[ld], 1)
@@ -187,7 +195,10 @@ def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
         return pointer.elements(name, dtype, shape, steps)
 
     def factor(name: str, rows: int, columns: int, ld: str) -> Array:
-        """The factor ``name``, transposed or conjugated as the call asks."""
+        """Return the operand ``name``, "a" or "b", transposed as the call asks.
+
+        The parameter ``transpose_a`` is 1 for the transpose, 2 for its conjugate.
+        """
         transpose = arguments[f"transpose_{name}"]
         if not transpose:
             return matrix(name, rows, columns, ld)
@@ -198,6 +209,7 @@ def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
     if not arguments["batch"] * m * n:
         return
     left, right = factor("a", m, k, "lda"), factor("b", k, n, "ldb")
+    # The dtype in which it is computed: at least float32, or int64.
     wide = np.result_type(left.dtype, np.float32 if left.dtype.kind != "i" else int)
     result = left.astype(wide) @ right.astype(wide)
     alpha = arguments.get("alpha")
@@ -205,6 +217,7 @@ def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
         flat = alpha.array[alpha.start :].view(BY_SHORT_NAME[dtypes_of["alpha"]])
         result *= flat[0]
     elif alpha is not None:
+        # Integers of a call have the bits of float64 factors.
         result *= np.int64(alpha).view(np.float64)
     if "added" in arguments:
         beta = np.int64(arguments["beta"]).view(np.float64)
@@ -219,12 +232,15 @@ def _product(kernel: LibraryKernel, arguments: dict[str, Any]) -> None:
 
 
 def stored_dtype(dtype: str) -> str:
-    """The dtype of the elements that kernels see behind a pointer."""
+    """Return the dtype of the elements to which a kernel's pointer points.
+
+    Bools are bytes, and half-precision floats are 16 bits.
+    """
     return "u8" if dtype == "bool" else stored_half(dtype)
 
 
 def _unwritten(nbytes: int) -> Array:
-    """Allocate ``nbytes`` that count as unwritten, aligned as on a GPU."""
+    """Allocate ``nbytes`` of 0xFF, which count as unwritten, aligned as on a GPU."""
     memory = np.full(nbytes + 256, 0xFF, np.uint8)
     start = -memory.ctypes.data % 256
     return memory[start : start + nbytes]

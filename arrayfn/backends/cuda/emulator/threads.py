@@ -1,4 +1,7 @@
-"""The threads and blocks of an emulated kernel, and what functions do for a thread."""
+"""The threads and blocks of an emulated kernel, and the actions that need them.
+
+An *action* emulates a kind of device functions for one thread (``actions``).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A collective function that a thread has reached, its line and its arguments."""
+    """The function at which a thread waits for others, its line and its arguments."""
 
     function: str
     line: int
@@ -35,14 +38,17 @@ REGISTERED: Final = (lookback,)
 """Other modules that register actions when they are imported."""
 
 Mbarriers = dict[int, Mbarrier]
-"""The initialized mbarriers of an array, by index."""
+"""An array of mbarriers: those that are initialized, by index."""
 
 
 @dataclass
 class Block:
     """A block: the memory that its threads share, and the blocks of its cluster.
 
-    ``epoch`` counts the barriers that it has passed, ``warps`` those of each warp.
+    ``index`` is its number in the grid. ``epoch`` counts the barriers that the block
+    has passed, and ``warps`` the warp barriers of each warp. ``mbarriers`` has arrays
+    by the line that declares them. ``cluster`` are all blocks of its cluster.
+    ``launch`` is the launch's number from 1, once the block has asked for it.
     """
 
     index: int
@@ -58,11 +64,11 @@ class Block:
     def shared_array(
         self, key: tuple[str, int], function: DeviceFunction, name: str, count: int
     ) -> SharedMemory:
-        """Return the shared array of ``key``, made at the first call.
+        """Return the shared array of ``key``, which the first call makes.
 
-        ``key`` is the device function's name and the line that declares the array; for
-        dynamic shared memory, -1 minus its byte offset. The array has ``count``
-        elements of the dtype of ``function``; errors call it ``name``.
+        ``key`` is the device function's name, and the line that declares the array or,
+        for dynamic shared memory, -1 minus the array's byte offset. The array has
+        ``count`` elements of the dtype of ``function``; errors call it ``name``.
         """
         if key not in self.shared:
             memory = unwritten(count, function.dtype)
@@ -72,7 +78,12 @@ class Block:
 
 @dataclass
 class Thread:
-    """A thread: its generator, and the function that it waits at."""
+    """A thread of a block, which runs as a generator.
+
+    ``body`` is the generator, None once the thread has ended. ``waiting`` is the
+    function at which it waits. ``copies`` has its asynchronous copies as (shared array,
+    first element, values), in commit groups; the last group is not committed yet.
+    """
 
     block: Block
     index: int
@@ -90,7 +101,10 @@ class Thread:
         return ACTIONS[function.kind](self, function, *arguments)
 
     def resume(self, value: Any) -> None:
-        """Continue, with ``value``, to the next wait or the end."""
+        """Run the thread to its next wait or its end.
+
+        ``value`` is the result of the function at which it waited.
+        """
         vocabulary.set_current(self)
         GlobalMemory.running = self
         try:
@@ -103,13 +117,18 @@ class Thread:
             GlobalMemory.running = None
 
 
-_FRAMES_TO_KERNEL: Final = 3  # an action's, the thread's, the device function's
+# Python frames from an action to the kernel: the action's own, ``Thread.call``'s, and
+# the device function's.
+_FRAMES_TO_KERNEL: Final = 3
 
 
 @emulates("shared")
 def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
-    """Declare the static shared array of the kernel's current line."""
-    # Each line of the text has its array, also when a function calls it again.
+    """Return the static shared array that the kernel's current line declares.
+
+    Each line of the text has one array, even if a helper with that line is called more
+    than once.
+    """
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.shared_array((f.name, line), f, f.name, count)
 
@@ -118,19 +137,21 @@ def _shared(thread: Thread, f: DeviceFunction, count: int) -> SharedMemory:
 def _dynamic_shared(
     thread: Thread, f: DeviceFunction, offset: int, count: int
 ) -> SharedMemory:
-    """Return the dynamic shared memory from byte ``offset`` on, ``count`` elements."""
+    """Return ``count`` elements of dynamic shared memory, from byte ``offset`` on."""
     key = f.name, -1 - int(offset)
     return thread.block.shared_array(key, f, f"{f.name} at {offset}", int(count))
 
 
 @emulates("mbarriers")
 def _mbarriers(thread: Thread, f: DeviceFunction, count: int) -> Mbarriers:
+    """Return the array of mbarriers that the kernel's current line declares."""
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
     return thread.block.mbarriers.setdefault(line, {})
 
 
 @emulates("registers")
 def _registers(thread: Thread, f: DeviceFunction, count: int) -> Memory:
+    """Make an array of ``count`` registers, which count as unwritten."""
     return Memory(unwritten(count, f.dtype), f.name)
 
 
@@ -155,9 +176,10 @@ def _dsmem_store(
     mbarriers: Mbarriers,
     k: int,
 ) -> None:
-    """Store ``value`` to ``array[at]`` of the block with ``rank`` in the cluster.
+    """Store ``value`` to ``array[at]`` in the block of number ``rank`` in the cluster.
 
-    The mbarrier ``k`` of that block counts it.
+    That block's ``mbarriers[k]`` counts the bytes. Raises EmulationError if the block
+    may not have begun to run.
     """
     block = thread.block
     if not block.cluster_runs:
@@ -167,7 +189,8 @@ def _dsmem_store(
         )
     (key,) = (key for key, memory in block.shared.items() if memory is array)
     target = block.cluster[int(rank)].shared_array(key, f, f.name, array.array.size)
-    # The value may arrive at once: another thread that still reads may see it.
+    # The value may arrive at once, so a thread there that still reads may see it. It is
+    # written again when the mbarrier's phase completes.
     target.array[target.offset(at)] = value
     (line,) = (line for line, own in block.mbarriers.items() if own is mbarriers)
     peers = target.block.mbarriers[line]
@@ -178,12 +201,12 @@ def _dsmem_store(
 def _mbarrier_init(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, count: int
 ) -> None:
-    """Initialize ``count`` mbarriers."""
+    """Initialize the first ``count`` mbarriers of an array."""
     mbarriers.update((k, Mbarrier()) for k in range(int(count)))
 
 
 def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
-    """The mbarrier ``k``; EmulationError if it is not initialized."""
+    """Return ``mbarriers[k]``; raises EmulationError if it is not initialized."""
     if int(k) not in mbarriers:
         raise EmulationError(f"mbarrier {k} is used before it is initialized")
     return mbarriers[int(k)]
@@ -193,13 +216,16 @@ def mbarrier_of(mbarriers: Mbarriers, k: int) -> Mbarrier:
 def _mbarrier_expect_tx(
     thread: Thread, f: DeviceFunction, mbarriers: Mbarriers, k: int, nbytes: int
 ) -> None:
-    """Arrive at mbarrier ``k``, which then expects ``nbytes`` in this phase."""
+    """Arrive at ``mbarriers[k]``, whose phase completes after ``nbytes`` of copies.
+
+    Raises EmulationError if the phase has an arrival already.
+    """
     mbarrier = mbarrier_of(mbarriers, k)
     if mbarrier.expected:
         raise EmulationError(f"mbarrier {k} expects something already")
     mbarrier.expected = int(nbytes)
     if not mbarrier.expected:
-        mbarrier.phases += 1  # nothing is to arrive
+        mbarrier.phases += 1  # no bytes will arrive: the phase is complete
 
 
 @emulates("bulk_copy")
@@ -216,12 +242,14 @@ def _bulk_copy(
 ) -> None:
     """Begin a copy of ``count`` elements from ``array[at]`` to ``shared[to]``.
 
-    Mbarrier ``k`` counts its bytes. Raises EmulationError for addresses and sizes that
-    are no multiples of 16 bytes.
+    It is written when the phase of ``mbarriers[k]`` completes. Raises EmulationError
+    for addresses and sizes that are no multiples of 16 bytes, and if a thread may still
+    read the target.
     """
     size = array.array.itemsize
     for what, start in ((array, at), (shared, to)):
         address = what.array.ctypes.data + what.offset(start) * size
+        # The base of a shared array is aligned on a GPU, whatever its address is here.
         if (what is array and address % 16) or int(start) * size % 16:
             raise EmulationError(f"a bulk copy at {what.name}[{start}] is not aligned")
     if int(count) * size % 16:
@@ -234,11 +262,15 @@ def _bulk_copy(
 
 
 def phase_is_complete(thread: Thread) -> bool:
-    """Whether the phase of the mbarrier that ``thread`` waits for is complete."""
+    """Whether the mbarrier phase that ``thread`` waits for is complete.
+
+    If all its bytes have arrived, this completes it: writes the copied values, and
+    begins the next phase. Raises EmulationError if more bytes arrive than expected.
+    """
     assert thread.waiting is not None
     mbarriers, k, parity = thread.waiting.arguments
     mbarrier = mbarrier_of(mbarriers, k)
-    if mbarrier.phases % 2 != int(parity):
+    if mbarrier.phases % 2 != int(parity):  # a later phase has begun
         return True
     if not mbarrier.expected or mbarrier.bytes < mbarrier.expected:
         return False

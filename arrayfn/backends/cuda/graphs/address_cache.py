@@ -1,4 +1,4 @@
-"""Captured plans for addresses that repeat from call to call."""
+"""Caches captured plans by the addresses of buffers, which repeat from call to call."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Final, Generic, TypeVar
 Captured = TypeVar("Captured")
 
 _MAX_PLANS: Final = 64  # each for a set of addresses
-_MAX_SEEN: Final = 256  # sets of addresses without a plan
-_BETWEEN_CAPTURES: Final = 16  # runs: a capture takes about as long as so many
+_MAX_SEEN: Final = 256  # sets of addresses without a plan whose runs are counted
+# A full cache captures at most once in so many runs, the time that a capture takes.
+_BETWEEN_CAPTURES: Final = 16
 
 
 class AddressCache(Generic[Captured]):
-    """What was captured, by the addresses of all buffers, for addresses that repeat.
+    """A cache of captured plans, by the addresses of all buffers.
 
     Freed memory is soon allocated again, so a program that repeats its calls repeats
     their addresses. A plan is captured after ``direct_runs`` runs at the same
     addresses. If there are more sets of addresses than the cache holds, most runs
-    capture nothing.
+    capture nothing. ``on_change`` is called with all plans when they change.
     """
 
     def __init__(
@@ -27,9 +28,10 @@ class AddressCache(Generic[Captured]):
         direct_runs: int,
         may_capture: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``capture`` makes a plan for the current addresses.
+        """Make an empty cache.
 
-        It is called if ``may_capture()`` then, which is asked only if it is time.
+        ``capture()`` makes a plan for the current addresses. ``may_capture()`` is asked
+        just before; if it says no, nothing is captured in that run.
         """
         self._capture = capture
         self._direct_runs = direct_runs
@@ -40,11 +42,11 @@ class AddressCache(Generic[Captured]):
         self.on_change: Callable[[dict[bytes, Captured]], None] = lambda _: None
 
     def find(self, addresses: bytes) -> Captured | None:
-        """The plan for ``addresses``; None if the segment is to be launched directly.
+        """Return the plan for ``addresses``; None if the segment must run directly.
 
-        It is captured after ``_direct_runs`` runs at these addresses. If there are
-        ``_MAX_PLANS`` already, the oldest is dropped for it, at most once in
-        ``_BETWEEN_CAPTURES`` runs.
+        Called once a run. The plan is captured after ``direct_runs`` runs at these
+        addresses. If the cache is full, the oldest plan is dropped for it, at most once
+        in ``_BETWEEN_CAPTURES`` runs.
         """
         self._runs += 1
         plan = self._plans.get(addresses)
@@ -61,7 +63,7 @@ class AddressCache(Generic[Captured]):
         if is_early or not self._may_capture():
             return None
         if is_full:
-            # Its memory is freed before more is asked for.
+            # Drop the oldest plan before the capture, which may need its memory.
             self._plans.pop(next(iter(self._plans)))
             self.on_change(self._plans)
         self._plans[addresses] = plan = self._capture()

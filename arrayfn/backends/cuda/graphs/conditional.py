@@ -31,20 +31,23 @@ from arrayfn.backends.cuda.graphs.kernels import (
 )
 
 Enqueue = Callable[[int], None]
-"""Enqueues work on the stream that it is given."""
+"""Enqueues work on a stream, its argument."""
 
 Scalar = tuple[str, int]
 """A scalar in the GPU's memory: its dtype, "u8" or "i32", and its address."""
 
 StridedAddress = tuple[int, int]
-"""An address in iteration 0 of a graph's loop, and its stride in bytes."""
+"""An address that depends on a loop's iteration: (origin, stride) in bytes.
+
+In iteration k it is origin + k * stride.
+"""
 
 # Names and numbers of cuda.h.
 _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
 
 _MOVE_THREADS: Final = 256
-"""Threads of a block of the kernel that copies slices."""
+"""Threads in a block of the kernel that copies slices."""
 
 
 class _NodeParams(ctypes.Structure):
@@ -64,20 +67,27 @@ class _NodeParams(ctypes.Structure):
 
 
 class ConditionalNodes:
-    """Adds conditional nodes to the graphs that streams are captured into."""
+    """Adds conditional nodes to the graphs that streams are captured into.
+
+    A stream argument of the methods is one that is being captured.
+    """
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._library = gpu.library
+        # Body graphs are captured on streams of their own: ``_streams[d]`` at depth d.
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
     def concurrent(self, stream: int) -> ConcurrentCapture:
-        """Begin to capture steps into a stream, each after its dependencies only."""
+        """Begin to capture steps of ``stream`` that may run concurrently."""
         return ConcurrentCapture(stream)
 
     def create_handle(self, stream: int) -> int:
-        """Create a conditional handle of the graph that ``stream`` is captured into."""
+        """Create a condition's handle (CUgraphConditionalHandle).
+
+        It belongs to the graph that ``stream`` is captured into.
+        """
         graph, _ = capture_info(stream)
         handle = ctypes.c_uint64()
         status = self._library.cuGraphConditionalHandleCreate(
@@ -93,19 +103,19 @@ class ConditionalNodes:
     def set_condition(
         self, stream: int, handle: int, scalar: Scalar, last: int
     ) -> None:
-        """Capture a kernel that sets a condition to a scalar, clamped to ``last``.
+        """Capture a kernel that sets a condition to a scalar, clamped to 0 to ``last``.
 
-        ``handle`` is the condition's (``create_handle``); ``stream`` is being captured.
+        ``handle`` is the condition's.
         """
         kind, address = scalar
         text = set_condition_ptx(kind)
         self._launch(stream, text, "set_condition", (handle, address, last))
 
     def while_node(self, stream: int, handle: int, body: Enqueue) -> None:
-        """Add a loop that runs ``body`` while the condition is not 0.
+        """Add a WHILE node that repeats ``body`` while its condition is not 0.
 
-        ``body`` sets the condition, whose handle is ``handle``; ``stream`` is being
-        captured.
+        ``body(stream)`` enqueues an iteration, and a kernel that sets the condition of
+        ``handle`` at its end. The condition must also be set before the node.
         """
         (graph,) = self._add(stream, handle, _WHILE, 1)
         with self._capture_to(graph) as inner:
@@ -114,9 +124,9 @@ class ConditionalNodes:
     def switch_node(
         self, stream: int, handle: int, branches: Sequence[Enqueue]
     ) -> None:
-        """Add a branch that runs the one of ``branches`` that the condition selects.
+        """Add a SWITCH node that runs ``branches[c]``, where c is its condition.
 
-        ``handle`` is the condition's; ``stream`` is being captured.
+        ``handle`` is the condition's, which must be set before the node.
         """
         graphs = self._add(stream, handle, _SWITCH, len(branches))
         for graph, branch in zip(graphs, branches, strict=True):
@@ -126,24 +136,26 @@ class ConditionalNodes:
     def counted_loop(
         self, stream: int, counter: int, trip_count: int, body: Enqueue
     ) -> None:
-        """Add a loop of ``trip_count`` iterations of ``body``.
+        """Add a WHILE node that runs ``body`` ``trip_count`` times.
 
-        ``stream`` is being captured. The 64 bits at the address ``counter`` hold the
-        number of the iteration.
+        The 64-bit word at the address ``counter`` in the GPU's memory holds the number
+        of the iteration, from 0.
         """
         handle = self.create_handle(stream)
         text = count_iteration_ptx()
 
         def count(on: int, step: int) -> None:
-            """Add ``step`` to the counter, or set it to 0 if that is 0.
+            """Launch the kernel that counts, on the stream ``on``.
 
-            The condition then says whether there is another iteration.
+            A ``step`` of 1 adds 1 to the counter; a step of 0 sets the counter to 0.
+            Then the condition is set: whether there is another iteration.
             """
             self._launch(
                 on, text, "count_iteration", (handle, counter, step, trip_count)
             )
 
         def iteration(inner: int) -> None:
+            """Enqueue an iteration on the stream ``inner``, and count it."""
             body(inner)
             count(inner, 1)
 
@@ -158,23 +170,25 @@ class ConditionalNodes:
         counter: int,
         nbytes: int,
     ) -> None:
-        """Capture on ``stream`` a copy of ``nbytes`` between strided addresses.
+        """Capture a copy of ``nbytes`` between addresses that depend on the iteration.
 
-        A strided address is (origin, stride) in bytes: in iteration k, which is the
-        number at the address ``counter``, the copy is at origin + k * stride.
+        In iteration k, which is the 64-bit number at the address ``counter``, the copy
+        is from ``source[0] + k * source[1]`` to ``target[0] + k * target[1]``.
         """
         if not nbytes:
             return
         (to, to_stride), (begin, begin_stride) = target, source
+        # A thread copies the widest unit to which everything is aligned.
         common = gcd(to, to_stride, begin, begin_stride, nbytes)
         unit = next(unit for unit in COPY_UNITS if not common % unit)
         units = nbytes // unit
-        strides = to_stride % 2**64, begin_stride % 2**64
+        strides = to_stride % 2**64, begin_stride % 2**64  # two's complement
         values = (to, begin, counter, *strides, units)
         blocks = -(-units // _MOVE_THREADS)
         self._launch(stream, copy_ptx(unit), "move", values, blocks, _MOVE_THREADS)
 
     def _check(self, status: int) -> None:
+        """Raise BackendError if the driver's ``status`` is an error."""
         self._gpu.check(status, "in a conditional node")
 
     def _launch(
@@ -188,10 +202,11 @@ class ConditionalNodes:
     ) -> None:
         """Launch the kernel ``entry`` of the PTX ``text`` on ``stream``.
 
-        ``values`` are its arguments, of 64 bits each. It has ``blocks`` blocks of
+        ``values`` are its arguments, of 64 bits each. The grid has ``blocks`` blocks of
         ``threads`` threads.
         """
         function = loaded(text, entry).function
+        # The driver takes an array of pointers, one to each argument.
         arguments = (ctypes.c_uint64 * len(values))(*values)
         begin, size = ctypes.addressof(arguments), ctypes.sizeof(ctypes.c_uint64)
         pointers = [begin + size * k for k in range(len(values))]
@@ -201,10 +216,10 @@ class ConditionalNodes:
     def _add(
         self, stream: int, handle: int, kind: int, size: int
     ) -> list[ctypes.c_void_p]:
-        """Add a conditional node after what ``stream`` has captured; return its bodies.
+        """Add a conditional node after the nodes of ``stream``; return its body graphs.
 
-        ``handle`` is its condition's, ``kind`` a CUgraphConditionalNodeType, ``size``
-        the number of bodies.
+        ``handle`` is that of its condition, ``kind`` a CUgraphConditionalNodeType, and
+        ``size`` the number of body graphs. Later nodes of ``stream`` depend on it.
         """
         graph, nodes = capture_info(stream)
         parameters = _NodeParams(_CONDITIONAL)
@@ -225,7 +240,10 @@ class ConditionalNodes:
 
     @contextmanager
     def _capture_to(self, graph: ctypes.c_void_p) -> Generator[int]:
-        """Yield a stream whose work is captured into ``graph``."""
+        """Yield a stream whose work is captured into ``graph``, as a context manager.
+
+        Nested contexts use different streams, which later contexts use again.
+        """
         if self._depth == len(self._streams):
             self._streams.append(self._gpu.new_stream())
         stream = self._streams[self._depth]
@@ -245,5 +263,8 @@ class ConditionalNodes:
 
 @per_device
 def conditional_nodes() -> ConditionalNodes:
-    """The GPU's conditional nodes; captures are made under the device's lock."""
+    """Return the ``ConditionalNodes`` of this thread's GPU.
+
+    Captures use it under the device's ``capture_lock``.
+    """
     return ConditionalNodes(device())

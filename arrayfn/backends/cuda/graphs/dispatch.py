@@ -1,9 +1,9 @@
 """Runs a plan segment by segment, each by its ``Strategy``.
 
 ``SegmentDispatch`` holds all that changes from call to call: the plan that serves any
-addresses, the plans for single sets of addresses (``AddressCache``), and what the
-native call entry may run without entering Python. ``MemberDispatch`` runs a plan with
-collectives whose arrays are too large for staging buffers.
+addresses, the plans for single sets of addresses (``AddressCache``), and which plans
+the native call entry may run without entering Python. ``MemberDispatch`` runs a plan
+with collectives whose arrays are too large for staging buffers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from arrayfn.backends.cuda.graphs.walk import CapturingWalk, Walk
 from arrayfn.backends.cuda.runner import Plan
 from arrayfn.lowering.compiled import CompiledProgram
 
-_MAX_CALLS: Final = 1 << 10  # of the native entry before it enters Python again
+_MAX_CALLS: Final = 1 << 10
+"""Most calls that the native entry runs before it enters Python again."""
 
 
 class Dispatch:
     """Runs a plan on the buffers at ``addresses``, which change from call to call.
 
-    ``inputs`` and ``outputs`` are numbers of buffers.
+    ``inputs`` and ``outputs`` are numbers of buffers. ``is_single`` says whether the
+    plan is one segment that a native call entry can run.
     """
 
     def __init__(
@@ -46,10 +48,21 @@ class Dispatch:
         outputs: Sequence[int],
         addresses: Any,
     ) -> None:
+        """Encode the plan, and choose how each of its segments runs.
+
+        ``addresses`` is the ctypes array of all buffers' addresses, and last the
+        arena's.
+        """
         plan = compiled.plan
         encoded = EncodedPlan(compiled, len(plan.buffers))
-        given = compiled.input_types, inputs, outputs, plan.buffers, plan.arena
-        buffers = staged_buffers(*given, has_collectives=encoded.has_collectives)
+        buffers = staged_buffers(
+            compiled.input_types,
+            inputs,
+            outputs,
+            plan.buffers,
+            plan.arena,
+            has_collectives=encoded.has_collectives,
+        )
         chosen = strategies(encoded, can_stage=buffers is not None)
         staging = Staging(*buffers, plan.arena) if buffers is not None else None
         self.is_single = len(chosen) == 1
@@ -63,13 +76,16 @@ class Dispatch:
                 self._segments.append(segment)
 
     def attach(self, entry: CallEntry) -> None:
-        """Keep ``entry``, of a plan that ``is_single``, informed of what it may run."""
+        """Let the native ``entry`` run what this dispatch captures.
+
+        The plan must be ``is_single``.
+        """
         (segment,) = self._segments
         assert isinstance(segment, SegmentDispatch)
         segment.attach(entry)
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the plan; ``addresses`` are the current ones of the buffers."""
+        """Enqueue the plan; ``addresses`` are the bytes of the current addresses."""
         for segment in self._segments:
             segment.enqueue(addresses)
 
@@ -86,8 +102,8 @@ class SegmentDispatch:
     ) -> None:
         """Prepare to run by ``strategy``; nothing is captured yet.
 
-        ``addresses`` is the array of all buffers' addresses, which is written before
-        each run. ``staging`` has the buffers of a ``STAGED`` graph.
+        ``addresses`` is the ctypes array of all buffers' addresses, which is written
+        before each run. ``staging`` has the buffers of a ``STAGED`` graph.
         """
         self._encoded = encoded
         self._strategy = strategy
@@ -102,7 +118,7 @@ class SegmentDispatch:
         self._plan = encoded.plan if encoded.is_native else None
         """The plan that serves any addresses; None if Python walks the nodes."""
         self._capture_plan: Callable[[], Plan] | None = None
-        """Captures the graph that is to replace ``_plan``."""
+        """Captures the graph that is to replace ``_plan``; None after that."""
         self._plans: AddressCache[Plan] | None = None
 
         capture = partial(_capture, encoded, strategy.nodes)
@@ -129,13 +145,18 @@ class SegmentDispatch:
             self._plans = AddressCache(make, strategy.direct_runs)
 
     def attach(self, entry: CallEntry) -> None:
-        """Tell ``entry``, from now on, what it may run without entering Python."""
+        """Let ``entry`` run captured plans without entering Python, from now on."""
         self._entry = entry
         if self._plans is not None:
             self._plans.on_change = self._publish
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the segment; ``addresses`` are the current ones of the buffers."""
+        """Enqueue the segment; ``addresses`` are the bytes of the current addresses.
+
+        The plan for these addresses is run, if there is one; else the plan for any
+        addresses, which is captured after ``direct_runs`` runs; else Python enqueues
+        the nodes one by one.
+        """
         self._runs += 1
         plan = self._plans.find(addresses) if self._plans is not None else None
         if plan is None:
@@ -152,33 +173,37 @@ class SegmentDispatch:
     def _allow(self, entry: CallEntry, plan: Plan) -> None:
         """Let the entry run ``plan`` for a number of calls, or always if it is final.
 
-        The number grows from call to call: addresses that repeat are seen soon, and if
-        none repeat, looking for them costs little.
+        The number grows each time that the entry enters Python. So addresses that
+        repeat are soon seen here, and if none repeat, looking for them costs little.
         """
-        stays = self._capture_plan is None and self._plans is None
+        is_final = self._capture_plan is None and self._plans is None
         self._calls_allowed = min(self._calls_allowed + 1, _MAX_CALLS)
-        entry.run(plan, ALWAYS if stays else self._calls_allowed)
+        entry.run(plan, ALWAYS if is_final else self._calls_allowed)
 
     def _publish(self, plans: dict[bytes, Plan]) -> None:
-        """Tell the entry for which addresses there are plans."""
+        """Let the entry run ``plans``, each for the addresses that are its key."""
         assert self._entry is not None
         self._calls_allowed = 0
         self._entry.publish(plans)
 
 
 class MemberDispatch:
-    """Runs a plan with collectives: these directly, between them graphs.
+    """Runs a plan with collectives: launches these directly, and graphs between them.
 
-    The graphs hold no collective, so the other members need none. But a capture may
-    wait for the GPU with a lock of the driver held, for which another member's thread
-    waits: members of one process capture in the same calls, when nothing runs on their
-    GPUs (``EncodedPlan.lockstep``).
+    The graphs hold no collective, so a member may capture when others do not. But a
+    capture may wait for the GPU while it holds a lock of the driver, for which another
+    member's thread may wait. So the members of one process capture in the same calls,
+    when nothing runs on their GPUs (``EncodedPlan.lockstep``).
     """
 
     def __init__(
         self, encoded: EncodedPlan, addresses: Any, strategy: Strategy
     ) -> None:
-        """``addresses`` is the array of all buffers' addresses, set before each run."""
+        """Prepare to run by ``strategy``; nothing is captured yet.
+
+        ``addresses`` is the ctypes array of all buffers' addresses, which is written
+        before each run.
+        """
         self._encoded = encoded
         self._addresses = addresses
         walk = Walk(encoded, addresses)
@@ -191,7 +216,11 @@ class MemberDispatch:
             )
 
     def enqueue(self, addresses: bytes) -> None:
-        """Enqueue the plan; ``addresses`` are those that the buffers have now."""
+        """Enqueue the plan; ``addresses`` are the bytes of the current addresses.
+
+        Members in lockstep meet before and after they look for graphs, since that may
+        capture.
+        """
         if self._graphs is None:
             self._launches.run(device().stream)
             return
@@ -204,7 +233,11 @@ class MemberDispatch:
         self._launches.run(device().stream, graphs or ())
 
     def _capture(self) -> list[Plan | None]:
-        """The graph of each segment at the present addresses; None if it has none."""
+        """Capture a graph of each segment that is worth one, at the current addresses.
+
+        A segment is the nodes between two collectives. The result has None for a
+        segment that is not worth a graph.
+        """
         return [
             graph_or_launches(
                 self._encoded.plan,
@@ -222,15 +255,16 @@ def _capture(
 ) -> None:
     """Enqueue ``nodes`` on ``stream``, which is being captured.
 
-    The buffers are at ``addresses``, which the captured graph keeps.
+    The captured graph always uses the buffers at ``addresses``.
     """
     CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
 def _capture_with_members(encoded: EncodedPlan, capture: Callable[[], Plan]) -> Plan:
-    """Capture a graph at the same time as all other members of a mesh.
+    """Run ``capture`` at the same time as all other members of a mesh.
 
-    NCCL requires that a collective is captured by all members or by none.
+    NCCL requires that a collective is captured by all members or by none. The members
+    wait for each other, and for their GPUs, before and after.
     """
     encoded.meet()
     plan = capture()

@@ -170,29 +170,38 @@ BYTES_LEFT:
 
 @per_device
 def loaded(text: str, entry: str) -> LoadedKernel:
-    """Load the kernel ``entry`` of the PTX ``text``, once for each GPU."""
+    """Load the kernel ``entry`` of the PTX ``text``; cached for each GPU."""
     return load(text.encode() + b"\0", entry)
 
 
 def set_condition_ptx(kind: str) -> str:
-    """The kernel that sets a condition to a scalar of ``kind``, "u8" or "i32"."""
+    """Return the PTX of a kernel that sets a condition to a scalar, clamped.
+
+    ``kind`` is the scalar's dtype, "u8" or "i32".
+    """
     load = _SCALAR.replace("LOAD", _LOADS[kind])
     return _HEAD + _EXTERN + load + _SET_CONDITION
 
 
 def count_iteration_ptx() -> str:
-    """The kernel that counts an iteration, and sets the condition for another."""
+    """Return the PTX of a kernel that counts a loop's iterations.
+
+    It also sets the loop's condition: whether there is another iteration.
+    """
     return _HEAD + _EXTERN + _COUNT + _SET_CONDITION
 
 
 def copy_ptx(unit: int) -> str:
-    """The kernel that copies ``unit`` bytes per thread: 16, 4 or 1."""
+    """Return the PTX of a kernel that copies between strided addresses.
+
+    Each thread copies ``unit`` bytes: 16, 4 or 1.
+    """
     load, store = COPY_UNITS[unit]
     text = _MOVE.replace("WORD", load).replace("STORED", store)
     return _HEAD + text.replace("UNIT", str(unit))
 
 
 def copy_parts_ptx(parts: int) -> str:
-    """The kernel that copies ``parts`` buffers in one launch."""
+    """Return the PTX of a kernel that copies ``parts`` buffers in one launch."""
     text = _COPY_PARTS.replace("[BYTES]", f"[{24 * parts}]")
     return _HEAD + text.replace("UNIT;", f"{COPY_UNIT};")

@@ -1,9 +1,9 @@
-"""Plans that replay a captured graph: whole, or its kernels one by one.
+"""Makes plans that replay a captured graph: as a whole, or its kernels one by one.
 
 A captured graph is launched whole (``CapturedGraph``), in half the time of a kernel's
-launch. ``updated_graph`` serves any addresses: the parameters of its kernel nodes are
-updated first, in 0.17 us a node (H200). ``graph_or_launches`` serves the captured
-addresses only; it may launch the kernels of the graph one by one instead.
+launch. ``updated_graph`` makes a plan for any addresses: it updates the parameters of
+the graph's kernel nodes first, in 0.17 us a node (H200). ``graph_or_launches`` makes a
+plan for the captured addresses only, which may launch the graph's kernels one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from arrayfn.backends.cuda.runner import (
 from arrayfn.backends.native.structures import Array, Struct, u32
 
 KERNEL_NODE: Final = 0  # CUgraphNodeType
-MEMSET_NODE: Final = 2
+MEMSET_NODE: Final = 2  # CUgraphNodeType
 LAUNCH_ATTRIBUTES: Final = (1, 2, 4, 5, 8, 14)
 """The attributes that a recorded launch keeps, each a CUlaunchAttributeID.
 
@@ -65,7 +65,7 @@ class KernelNodeParams(Struct):
 
     @classmethod
     def of(cls, step: runner.Kernel) -> KernelNodeParams:
-        """The parameters of a kernel step of the runner."""
+        """Return the parameters of a kernel step of the runner."""
         return cls(
             function=step.function,
             blocks=(step.blocks, 1, 1),
@@ -75,7 +75,7 @@ class KernelNodeParams(Struct):
         )
 
     def capture(self, stream: int) -> int:
-        """Capture a launch of the kernel into a stream; return its node."""
+        """Launch the kernel on ``stream``, which is being captured; return its node."""
         sizes = self.blocks[0], self.threads[0]
         launch_kernel(stream, self.function, *sizes, self.parameters)
         _, (node,) = capture_info(stream)
@@ -94,9 +94,10 @@ class MemsetNodeParams(Struct):
 
 
 class CapturedGraph:
-    """A captured graph, and its executable graph, which ``launch`` makes.
+    """Owns a captured graph (CUgraph), and its executable graph.
 
-    ``code`` are the kernels of its nodes, loaded until it is destroyed.
+    ``launch`` makes the executable graph. ``code`` is kept alive until the graphs are
+    destroyed: the loaded kernels of the graph's nodes.
     """
 
     def __init__(self, handle: int, code: object) -> None:
@@ -105,6 +106,8 @@ class CapturedGraph:
         self.handle = handle
         self._executable = 0
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             if self._executable:
@@ -114,9 +117,10 @@ class CapturedGraph:
     def launch(
         self, updates: Sequence[tuple[int, KernelNodeParams]] = ()
     ) -> list[Step]:
-        """The runner's steps: ``updates`` of kernel nodes' parameters, then a launch.
+        """Instantiate the graph, and return the runner's steps that launch it.
 
-        The caller keeps the parameters alive.
+        First come ``updates``: pairs of a kernel node and its parameters, which the
+        runner sets before each launch. The caller keeps the parameters alive.
         """
         self._executable = graph = self._gpu.instantiate(self.handle)
         steps = [
@@ -129,10 +133,11 @@ class CapturedGraph:
 
 
 def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -> Plan:
-    """Make a plan that updates the kernel nodes of a graph, and launches it.
+    """Capture ``nodes`` as a graph; return a plan that launches it at any addresses.
 
-    ``nodes`` are ordinary kernels of ``encoded``. ``addresses`` show which buffers
-    overlap each other.
+    ``nodes`` are ordinary kernels of ``encoded``. The plan updates the parameters of
+    all kernel nodes before each launch. The graph is captured at ``addresses``, which
+    also show which buffers overlap, and so which kernels depend on each other.
     """
     rows = encoded.kernels(nodes)
     assert rows is not None
@@ -159,12 +164,12 @@ def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -
 def graph_or_launches(
     plan: Plan, enqueue: Callable[[int], None], max_launches: int
 ) -> Plan:
-    """Make a variant of ``plan`` that replays what ``enqueue`` puts into a stream.
+    """Make a variant of ``plan`` that replays the work of ``enqueue(stream)``.
 
-    Up to ``max_launches`` kernels and fills with zeros, each dependent on the one
-    before, are launched one by one as they were captured; otherwise the whole is a
-    graph. Between two graphs the GPU idles for 1 to 2 us (H200), between two kernels of
-    a stream it does not.
+    The work is captured as a graph. If the graph is a chain of at most ``max_launches``
+    kernels and fills with zeros, the variant launches them one by one with the captured
+    parameters, else it launches the graph. Between two graphs the GPU idles for 1 to 2
+    us (H200), between two kernels of a stream it does not.
     """
     graph = CapturedGraph(device().capture(enqueue), plan.code)
     launches = _RecordedLaunches()
@@ -174,11 +179,12 @@ def graph_or_launches(
     return plan.variant(graph.launch(), (), graph)
 
 
-def _chain(graph: int, most: int) -> list[int]:
-    """The nodes of ``graph``, if they form a chain of at most ``most``; else empty.
+def _chain(graph: int, max_nodes: int) -> list[int]:
+    """Return the nodes of ``graph`` if they are a chain of at most ``max_nodes``.
 
-    An edge of programmatic dependent launch, whose second node may begin before the
-    first one has ended, does not count.
+    Otherwise the result is empty. In a chain each node depends on the previous one by
+    an ordinary edge; an edge of programmatic dependent launch, which lets the second
+    node begin before the first one ends, does not count.
     """
     gpu = device()
     nodes, edges, count = (ctypes.c_void_p * 2)(), (ctypes.c_uint64 * 2)(), _two()
@@ -186,31 +192,41 @@ def _chain(graph: int, most: int) -> list[int]:
         ctypes.c_void_p(graph), nodes, ctypes.byref(count)
     )
     gpu.check(status, "in a graph")
-    found: list[int] = []
-    while count.value == 1 and not edges[0] and len(found) < most:
-        found.append(int(nodes[0] or 0))
+    chain: list[int] = []
+    # ``edges[0]`` has the type of the edge, 0 if it is ordinary.
+    while count.value == 1 and not edges[0] and len(chain) < max_nodes:
+        chain.append(int(nodes[0] or 0))
         count = _two()
         status = gpu.library.cuGraphNodeGetDependentNodes_v2(
-            ctypes.c_void_p(found[-1]), nodes, edges, ctypes.byref(count)
+            ctypes.c_void_p(chain[-1]), nodes, edges, ctypes.byref(count)
         )
         gpu.check(status, "in a graph")
-    return [] if count.value else found
+    return [] if count.value else chain
 
 
 def _two() -> ctypes.c_size_t:
-    """The capacity of the arrays for nodes: two, to see if there is a second one."""
+    """Return 2, the capacity of the arrays of nodes, to pass by reference.
+
+    The driver replaces it by the number of nodes; 2 shows that there is a second node.
+    """
     return ctypes.c_size_t(2)
 
 
 class _RecordedLaunches:
-    """The runner's steps that launch nodes of a graph, and their arguments."""
+    """Collects the runner's steps that launch single nodes of a graph.
+
+    It keeps alive the memory that the steps point to.
+    """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._kept: list[object] = []
 
     def add(self, node: int) -> bool:
-        """Add the step of a node; False if the runner cannot launch it."""
+        """Append the step that launches ``node``, a CUgraphNode.
+
+        Returns False if the runner cannot launch such a node.
+        """
         kind = ctypes.c_int()
         self._query("cuGraphNodeGetType", node, kind)
         if kind.value == KERNEL_NODE:
@@ -219,14 +235,17 @@ class _RecordedLaunches:
         return kind.value == MEMSET_NODE and self._zeros(node)
 
     def _query(self, name: str, node: int, *arguments: Any) -> None:
-        """Call the driver's ``name`` for a node; the last argument is its result."""
+        """Call the driver's function ``name`` for ``node``.
+
+        The last of ``arguments`` is the ctypes object that receives the result.
+        """
         *numbers, result = arguments
         function = getattr(device().library, name)
         status = function(ctypes.c_void_p(node), *numbers, ctypes.byref(result))
         device().check(status, "in a graph")
 
     def _kernel(self, node: int) -> Recorded:
-        """The step that launches the kernel of ``node``."""
+        """Make the step that launches the kernel of ``node`` as it was captured."""
         kernel = KernelNodeParams()
         self._query("cuGraphKernelNodeGetParams_v2", node, kernel)
         attributes = (LaunchAttribute * len(LAUNCH_ATTRIBUTES))()
@@ -234,7 +253,7 @@ class _RecordedLaunches:
         for number in LAUNCH_ATTRIBUTES:
             value = (ctypes.c_uint64 * 8)()
             self._query("cuGraphKernelNodeGetAttribute", node, number, value)
-            if any(value):
+            if any(value):  # not the default
                 attributes[count] = LaunchAttribute(number, value)
                 count += 1
         config = LaunchConfig(
@@ -251,7 +270,10 @@ class _RecordedLaunches:
         return Recorded(StepKind.RECORDED, *launch)
 
     def _zeros(self, node: int) -> bool:
-        """Append the memset of ``node``; False unless it sets zeros."""
+        """Append the step of a memset ``node``.
+
+        Returns False if the memset is not a fill of contiguous memory with zeros.
+        """
         memset = MemsetNodeParams()
         self._query("cuGraphMemsetNodeGetParams", node, memset)
         if memset.value or memset.height != 1:

@@ -23,28 +23,30 @@ from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
 _MAX_BYTES: Final = 16 << 20
-"""Bytes of arguments and results at most."""
+"""Most bytes of arguments and results together."""
 _MAX_BYTES_OF_MEMBERS: Final = 64 << 20
-"""The same for a plan with collectives.
+"""Most bytes of arguments and results of a plan with collectives.
 
-Threads take some 100 us to launch it directly, three times as long as these copies.
+Threads take some 100 us to launch such a plan directly, three times as long as copies
+of so many bytes take.
 """
 _MAX_TEMPORARY: Final = 32 << 20
-"""Bytes of temporaries at most, which the graph keeps allocated."""
+"""Most bytes of temporaries, which the graph keeps allocated."""
 _MAX_BUFFERS: Final = 64
-"""Arguments, or results, at most."""
-_THREADS: Final = 256
-_BLOCK_BYTES: Final = 4 * COPY_UNIT * _THREADS
+"""Most arguments, and most results."""
+_THREADS: Final = 256  # of a block of the copying kernel
+_BLOCK_BYTES: Final = 4 * COPY_UNIT * _THREADS  # that a block copies
 _MAX_BLOCKS: Final = 264
-"""Blocks that copy one buffer at most."""
+"""Most blocks that copy one buffer."""
 
 
 @dataclass(frozen=True)
 class StagedBuffer:
     """An argument or a result of a plan, which has a staging buffer.
 
-    ``buffer`` is the number of its buffer in the plan. It shares the staging buffer of
-    the buffer ``root``: itself, or the donated argument that the result overwrites.
+    ``buffer`` is the number of its buffer in the plan. ``root`` is the number of the
+    buffer whose staging buffer it uses: its own, or that of the donated argument that
+    the result overwrites.
     """
 
     buffer: int
@@ -61,11 +63,11 @@ def staged_buffers(
     *,
     has_collectives: bool = False,
 ) -> tuple[list[StagedBuffer], list[StagedBuffer]] | None:
-    """The arguments and results of a plan that are staged; None if it should not be.
+    """Return a plan's (arguments, results) for staging; None if it does not pay.
 
-    That is so if too much would be copied, or if the first element of an argument is
+    It does not if too much would be copied, or if the first element of an argument is
     not at its lowest address. ``inputs`` and ``outputs`` are numbers of ``buffers``,
-    ``types`` those of the inputs, and ``arena`` the bytes of temporaries.
+    ``types`` are the inputs' types, and ``arena`` is the bytes of temporaries.
     """
     arguments = [StagedBuffer(b, buffers[b].nbytes, b) for b in inputs]
     results = []
@@ -73,10 +75,10 @@ def staged_buffers(
         donor = buffers[number].donor
         root = number if donor is None else inputs[donor]
         results.append(StagedBuffer(number, buffers[number].nbytes, root))
-    most = _MAX_BYTES_OF_MEMBERS if has_collectives else _MAX_BYTES
+    max_bytes = _MAX_BYTES_OF_MEMBERS if has_collectives else _MAX_BYTES
     nbytes = sum(staged.nbytes for staged in (*arguments, *results))
     fits = (
-        nbytes <= most
+        nbytes <= max_bytes
         and arena <= _MAX_TEMPORARY
         and max(len(arguments), len(results)) <= _MAX_BUFFERS
         and all(type.span()[0] == 0 for type in types)
@@ -85,7 +87,7 @@ def staged_buffers(
 
 
 class Staging:
-    """The staging buffers of a plan's graph, which ``capture`` allocates."""
+    """Captures a plan as a graph on staging buffers, and owns these buffers."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Staging:
         results: Sequence[StagedBuffer],
         arena: int,
     ) -> None:
-        """``arena`` is the size of the temporaries in bytes."""
+        """Prepare without allocating; ``arena`` is the size of temporaries in bytes."""
         self._arguments = arguments
         self._results = results
         self._arena = arena
@@ -104,9 +106,10 @@ class Staging:
     ) -> Plan:
         """Make a variant of ``plan`` that launches a graph on staging buffers.
 
-        ``enqueue(addresses, stream)`` enqueues the plan's work. It is given
-        ``addresses`` with those of arguments, results and temporaries replaced by
-        staging buffers.
+        ``enqueue(addresses, stream)`` enqueues the plan's work on a stream. The graph
+        copies the call's arguments to staging buffers, does this work, and copies the
+        results from staging buffers. Before each launch, the variant updates the
+        parameters of the two copying kernels.
         """
         staged = self._allocate(addresses)
         slots: list[tuple[int, int, int]] = []
@@ -126,7 +129,10 @@ class Staging:
         return plan.variant(graph.launch(updates), slots, self)
 
     def _allocate(self, addresses: Any) -> Any:
-        """Allocate the staging buffers; return the addresses of all buffers."""
+        """Allocate staging buffers and memory for temporaries.
+
+        Returns a copy of ``addresses`` that has their addresses.
+        """
         gpu = device()
         buffers = *self._arguments, *self._results
         staged = type(addresses)(*addresses)
@@ -148,23 +154,30 @@ class Staging:
         *,
         to_staging: bool,
     ) -> KernelNodeParams:
-        """Make the kernel that copies ``buffers`` to staging, or from it.
+        """Make the node of the kernel that copies ``buffers`` to or from staging.
 
-        ``staged`` has the addresses of their staging buffers, by number. The slots for
-        a call's own addresses are appended to ``slots``.
+        ``staged`` has the addresses of the staging buffers, by buffer number. The
+        kernel's argument is a table of (target, source, bytes). The addresses of a
+        call's own buffers in it are written before each launch: their slots, as
+        (address, buffer, offset), are appended to ``slots``.
         """
+        # An empty row, if there are no buffers: the kernel then copies nothing.
         table = np.zeros((max(1, len(buffers)), 3), np.int64)
-        target, source, nbytes = range(3)
-        here, there = (target, source) if to_staging else (source, target)
+        target, source, nbytes = range(3)  # columns of the table
+        staging, own = (target, source) if to_staging else (source, target)
         for row, b in zip(table, buffers, strict=False):
             row[nbytes] = b.nbytes
-            row[here] = staged[b.buffer]
-            slots.append((row[there:].ctypes.data, b.buffer, 0))
-        most = max((b.nbytes for b in buffers), default=0)
-        each = np.array([min(_MAX_BLOCKS, max(1, most // _BLOCK_BYTES))], np.int32)
-        parameters = np.array([table.ctypes.data, each.ctypes.data], np.int64)
-        self._kept += [table, each, parameters]
-        blocks = len(table) * int(each[0])
+            row[staging] = staged[b.buffer]
+            slots.append((row[own:].ctypes.data, b.buffer, 0))
+        largest = max((b.nbytes for b in buffers), default=0)
+        blocks_per_buffer = np.array(
+            [min(_MAX_BLOCKS, max(1, largest // _BLOCK_BYTES))], np.int32
+        )
+        parameters = np.array(
+            [table.ctypes.data, blocks_per_buffer.ctypes.data], np.int64
+        )
+        self._kept += [table, blocks_per_buffer, parameters]
+        blocks = len(table) * int(blocks_per_buffer[0])
         kernel = loaded(copy_parts_ptx(len(table)), "copy_parts").function
         shape = blocks, _THREADS, parameters.ctypes.data
         return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))

@@ -52,21 +52,21 @@ from arrayfn.backends.cuda.plan_nodes import (
 )
 
 _MIN_GRAPH: Final = 4
-"""Launches from which on a graph is faster than launches by Python."""
+"""Fewest launches for which a graph is faster than launches by Python."""
 _MAX_GRAPH: Final = 1 << 14
-"""Launches that a graph holds at most."""
+"""Most launches that a graph holds."""
 _MAX_UPDATED: Final = 32
-"""Kernel nodes whose parameters are updated at most."""
+"""Most kernel nodes of a graph whose parameters are updated before each launch."""
 _MIN_STAGED: Final = 4
-"""Launches from which on the copies to and from staging buffers pay."""
+"""Fewest launches for which the copies to and from staging buffers pay."""
 _MIN_STAGED_ONLY: Final = 64
-"""Launches beside which the time of these copies does not matter."""
+"""From so many launches on, the time of copies to and from staging does not matter."""
 _MAX_LONG: Final = 4
-"""Launches of a segment whose kernels may count as long."""
+"""Most launches of a segment whose kernels may count as long."""
 _LAUNCHES_PER_RUN: Final = 64
-"""Launches that delay a capture by one run."""
+"""Each so many launches of a segment delay its capture by one run."""
 _MAX_DELAY: Final = 16
-"""Runs before a capture at most: it takes about as long as so many runs."""
+"""Most such runs before a capture, which takes about as long as so many runs."""
 
 
 class AnyAddress(Enum):
@@ -86,10 +86,10 @@ class Strategy:
         any_address: How calls at any addresses run, after ``direct_runs`` calls.
         by_address: Whether addresses that repeat get a capture of their own, after
             ``direct_runs`` calls with the same addresses.
-        direct_runs: Direct launches before a capture: more for a longer one; 0 if they
-            would synchronize or take longer than the capture.
-        max_recorded: A capture for one set of addresses that has at most so many
-            launches in a row is replayed launch by launch; all others as a graph.
+        direct_runs: Runs without a graph before a capture: more if the capture takes
+            longer; 0 if such a run would synchronize or take longer than the capture.
+        max_recorded: A capture for one set of addresses that is a chain of at most so
+            many launches is replayed launch by launch; all others as a graph.
     """
 
     nodes: tuple[Node, ...]
@@ -100,30 +100,31 @@ class Strategy:
 
     @property
     def captures(self) -> bool:
-        """Whether any graph of the segment is ever captured."""
+        """Whether a graph of the segment is captured at some time."""
         return self.by_address or self.any_address is not AnyAddress.DIRECT
 
 
 def strategies(encoded: EncodedPlan, *, can_stage: bool) -> list[Strategy]:
     """Choose the strategies of a plan's segments, in the order of its nodes.
 
-    ``can_stage`` says whether the plan's arrays are small enough for staging buffers.
-    The segments are as few and as long as possible: successive direct launches are one.
+    ``can_stage`` says whether the plan's arrays are small enough for staging buffers. A
+    plan with collectives is one segment. Other plans are cut where a graph can hold the
+    nodes on one side only; then neighbouring segments of direct launches are joined.
     """
     if encoded.has_collectives:
         return [_strategy_of_members(encoded.nodes, can_stage)]
     groups = [(c, tuple(group)) for c, group in groupby(encoded.nodes, is_capturable)]
     is_whole = len(groups) == 1
-    made: list[Strategy] = []
+    chosen: list[Strategy] = []
     for capturable, nodes in groups:
-        chosen = Strategy(nodes)
+        strategy = Strategy(nodes)
         if capturable:
-            chosen = _strategy(encoded, nodes, is_whole, can_stage and is_whole)
-        if made and not made[-1].captures and not chosen.captures:
-            made[-1] = Strategy((*made[-1].nodes, *nodes))
+            strategy = _strategy(encoded, nodes, is_whole, can_stage and is_whole)
+        if chosen and not chosen[-1].captures and not strategy.captures:
+            chosen[-1] = Strategy((*chosen[-1].nodes, *nodes))
         else:
-            made.append(chosen)
-    return made
+            chosen.append(strategy)
+    return chosen
 
 
 def _strategy(
@@ -131,8 +132,10 @@ def _strategy(
 ) -> Strategy:
     """Choose the strategy of ``nodes``, which a graph can hold.
 
-    ``is_whole`` says whether they are the whole plan. A whole plan is a graph even if
-    it has few launches: then a call launches it without entering Python.
+    ``is_whole`` says whether they are the whole plan. A whole plan becomes a graph even
+    if it has few launches, because a call then launches it without entering Python. A
+    graph that avoids synchronization or very many launches is captured in the first
+    call.
     """
     count = count_launches(nodes)
     at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
@@ -159,7 +162,11 @@ def _strategy(
 
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
-    """The strategy of a plan with collectives: they must not depend on addresses."""
+    """Choose the strategy of a plan with collectives, whose nodes are ``nodes``.
+
+    All members must choose alike, although their addresses differ: one graph on staging
+    buffers, direct launches with graphs between collectives, or direct launches.
+    """
     count = count_launches(nodes)
     if count > _MAX_GRAPH:
         return Strategy(nodes)
@@ -172,9 +179,10 @@ def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
 
 
 def is_worth_a_graph(nodes: Sequence[Node]) -> bool:
-    """Whether a graph is to launch ``nodes``, between collectives of a plan.
+    """Whether a graph should launch ``nodes``, which lie between collectives.
 
-    Not if there are few, or if there are collectives in their loops and branches.
+    It should not if there are few launches, if some cannot be captured, or if there are
+    collectives in loops and branches.
     """
     return (
         count_launches(nodes) >= _MIN_GRAPH
@@ -184,14 +192,16 @@ def is_worth_a_graph(nodes: Sequence[Node]) -> bool:
 
 
 def _delay(count: int) -> int:
-    """The number of direct runs before a graph of ``count`` launches is captured."""
+    """Return how many direct runs come before the capture of ``count`` launches."""
     return 1 + min(count // _LAUNCHES_PER_RUN, _MAX_DELAY)
 
 
 def _duration_of_long_kernels(encoded: EncodedPlan, nodes: Sequence[Node]) -> int:
-    """The duration of a few long kernels, in launches; 0 unless all are long.
+    """Return the summed duration of ``nodes`` if they are a few long kernels, else 0.
 
-    So many launches take no longer than the kernels, which hide them.
+    It is a lower bound, in times of a kernel launch: so many launches are hidden by the
+    time of the kernels. The result is 0 if a kernel is short, for loops and branches,
+    and for more than ``_MAX_LONG`` launches.
     """
     if count_launches(nodes) > _MAX_LONG:
         return 0

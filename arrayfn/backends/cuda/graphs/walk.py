@@ -34,20 +34,28 @@ from arrayfn.backends.cuda.plan_nodes import (
 )
 from arrayfn.lowering.plan import Loop
 
-_COUNTER_BYTES: Final = 8
-_SCALAR_BYTES: Final = {"u8": 1, "i32": 4}
+_COUNTER_BYTES: Final = 8  # of the memory that counts a loop's iterations on the GPU
+_SCALAR_BYTES: Final = {"u8": 1, "i32": 4}  # of a predicate, and of a branch's index
 
 
 class Walk:
-    """Enqueues nodes of ``encoded`` on the buffers at ``addresses``."""
+    """Enqueues nodes of the plan ``encoded``, without a graph.
+
+    ``addresses`` is the ctypes array of all buffers' addresses. The walk sets those of
+    loop carries and slices in it before each iteration.
+    """
 
     def __init__(self, encoded: EncodedPlan, addresses: Any) -> None:
         self.encoded = encoded
         self.addresses = addresses
-        self._enqueued: set[object] = set()  # nodes of a plan with collectives
+        # In a plan with collectives, keys of the nodes that were enqueued before.
+        self._enqueued: set[object] = set()
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
-        """Enqueue ``nodes`` on ``stream``."""
+        """Enqueue ``nodes`` on ``stream``.
+
+        In a plan with collectives, a node that was never enqueued waits for the GPU.
+        """
         for node in nodes:
             if self.encoded.has_collectives:
                 self.wait_for_collectives(node)
@@ -82,17 +90,20 @@ class Walk:
             device().synchronize()
 
     def address(self, buffer: int) -> int:
-        """The address of a buffer."""
+        """Return the current address of the buffer of number ``buffer``."""
         return self.encoded.address(buffer, self.addresses)
 
     def copy(self, target: int, source: int, stream: int) -> None:
-        """Copy the value at the address ``source`` to the buffer ``target``."""
+        """Enqueue a copy of the value at the address ``source`` to buffer ``target``.
+
+        Nothing is copied if the buffer is at that address.
+        """
         address = self.address(target)
         if address != source:
             self.encoded.copy(target, address, source, stream)
 
     def counted_loop(self, node: LoopNode, stream: int) -> None:
-        """Enqueue a loop with a trip count on ``stream``."""
+        """Enqueue a loop with a trip count on ``stream``, iteration by iteration."""
         loop = node.loop
         values = [self.address(c.initial) for c in loop.carries]
         origins = [self.address(s.source) + s.offset for s in loop.slices]
@@ -111,9 +122,9 @@ class Walk:
         """Enqueue iterations of a loop; return the addresses of the carries' results.
 
         ``values`` are the addresses of the carries before the first of ``iterations``.
-        Iteration k writes to the first (k even) or second buffer of each carry.
-        ``origins`` are the addresses of the slices in iteration 0, even if that is not
-        one of ``iterations``.
+        Iteration k writes each carry to its first buffer (k even) or to its second
+        buffer (k odd). ``origins`` are the addresses of the slices in iteration 0, even
+        if 0 is not one of ``iterations``.
         """
         loop = node.loop
         pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
@@ -129,26 +140,33 @@ class Walk:
     def set_carries(
         self, loop: Loop, values: Sequence[int], following: Sequence[int]
     ) -> None:
-        """Set the addresses of the carries that an iteration reads and writes.
+        """Set the addresses of the carries in the next iteration that is enqueued.
 
-        It reads them at ``values``, and writes the next values at ``following``.
+        The iteration reads the carries at ``values``, and writes them at ``following``.
         """
         for carry, value, later in zip(loop.carries, values, following, strict=True):
             self.addresses[carry.current] = value
             self.addresses[carry.next] = later
 
     def finish(self, loop: Loop, values: Sequence[int], stream: int) -> None:
-        """Copy the final values of a loop, which are at ``values``, to its results."""
+        """Copy the final values of a loop, which are at ``values``, to its results.
+
+        Then reset the addresses of its carries and slices to 0.
+        """
         for carry, value in zip(loop.carries, values, strict=True):
             self.copy(carry.result, value, stream)
-        # Graphs are found by all addresses: those that a loop sets belong to no call.
+        # Captured plans are looked up by all addresses at the beginning of a call, so
+        # no address that a loop has set may remain.
         for c in loop.carries:
             self.addresses[c.current] = self.addresses[c.next] = 0
         for s in loop.slices:
             self.addresses[s.buffer] = 0
 
     def while_loop(self, node: LoopNode, stream: int) -> None:
-        """Enqueue a loop with a predicate, which the host reads in each iteration."""
+        """Enqueue a loop with a predicate, iteration by iteration.
+
+        Before each iteration the host waits for the GPU and reads the predicate.
+        """
         loop = node.loop
         assert loop.predicate is not None
         pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
@@ -163,7 +181,11 @@ class Walk:
         self.finish(loop, values, stream)
 
     def branch(self, node: BranchNode, stream: int) -> None:
-        """Enqueue the branch that the index selects, which the host reads."""
+        """Enqueue the branch that the index selects.
+
+        The host waits for the GPU and reads the index, which is clamped to the
+        branches.
+        """
         index = _read(self.address(node.branch.index), ctypes.c_int32)
         last = len(node.branches) - 1
         self.run(node.branches[min(max(index, 0), last)], stream)
@@ -171,7 +193,10 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A conditional handle, and the scalar, clamped to ``last``, that sets it."""
+    """The condition of a conditional node: its handle, and the scalar that sets it.
+
+    The value of the scalar is clamped to 0 to ``last``.
+    """
 
     handle: int
     scalar: Scalar
@@ -179,7 +204,10 @@ class _Condition:
 
 
 class CapturingWalk(Walk):
-    """Enqueues nodes on a stream that is being captured."""
+    """Enqueues nodes on a stream that is being captured into a graph.
+
+    ``graph`` adds conditional nodes to the graph, for loops and branches.
+    """
 
     def __init__(
         self, encoded: EncodedPlan, addresses: Any, graph: ConditionalNodes
@@ -189,16 +217,17 @@ class CapturingWalk(Walk):
 
     @override
     def wait_for_collectives(self, node: Node) -> None:
-        """Do nothing: ``SegmentDispatch`` waits before a capture."""
+        """Do nothing: before the capture, all members have waited for their GPUs."""
 
     @override
     def run(
         self, nodes: Sequence[Node], stream: int, condition: _Condition | None = None
     ) -> None:
-        """Enqueue ``nodes``; small steps that are independent run concurrently.
+        """Enqueue ``nodes``, so that independent small steps can run concurrently.
 
-        ``condition`` is set at the end, and waits only for the step that writes its
-        scalar.
+        A small step waits only for earlier steps that access the same memory. A large
+        step waits for all earlier steps, and all later ones wait for it. ``condition``
+        is set at the end, and waits only for the step that writes its scalar.
         """
         steps = self.graph.concurrent(stream)
         for node in one_by_one(nodes):
@@ -219,9 +248,9 @@ class CapturingWalk(Walk):
     def _set(
         self, condition: _Condition, stream: int, steps: ConcurrentCapture
     ) -> None:
-        """Capture the kernel that sets ``condition``.
+        """Capture the kernel that sets ``condition`` as the last of ``steps``.
 
-        It waits for the one of ``steps`` that writes the condition's scalar.
+        In the graph the kernel waits only for the step that writes the scalar.
         """
         kind, address = condition.scalar
         accesses = ((address, address + _SCALAR_BYTES[kind], False),)
@@ -229,7 +258,10 @@ class CapturingWalk(Walk):
         steps.add(accesses, partial(self.graph.set_condition, stream, *arguments))
 
     def _switch(self, node: BranchNode, stream: int, steps: ConcurrentCapture) -> None:
-        """Capture ``node`` as a SWITCH node, after ``steps``."""
+        """Capture ``node`` as a SWITCH node, which waits for all ``steps``.
+
+        A kernel sets its condition to the branch's index. Later steps wait for it.
+        """
         handle = self.graph.create_handle(stream)
         index = "i32", self.address(node.branch.index)
         self._set(_Condition(handle, index, len(node.branches) - 1), stream, steps)
@@ -240,12 +272,14 @@ class CapturingWalk(Walk):
 
     @override
     def counted_loop(self, node: LoopNode, stream: int) -> None:
-        """Capture a loop with a trip count: unrolled, or in part, as a WHILE node.
+        """Capture a loop with a trip count: all iterations, or a WHILE node of some.
 
-        An iteration of the WHILE node is ``node.unrolled`` iterations of the plan.
-        Addresses in a graph are fixed, so the slices of these are copied to memory of
-        the loop, and the written ones back. The remaining iterations are unrolled after
-        the node.
+        If ``node.unrolled`` is 0, all iterations are captured. Otherwise an iteration
+        of the WHILE node runs ``node.unrolled`` iterations of the loop, and the
+        remaining iterations are captured after the node. Addresses in a graph are
+        fixed; so an iteration of the node copies its slices to memory of the loop, and
+        the written slices back. It reads and leaves the carries in their second
+        buffers.
         """
         if not node.unrolled:
             super().counted_loop(node, stream)
@@ -256,6 +290,8 @@ class CapturingWalk(Walk):
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
         counter = self.encoded.loop_memory(node, 0, _COUNTER_BYTES)
+        # ``size`` is the bytes from the lowest to the highest slice of an iteration of
+        # the WHILE node (``for size in [...]`` only names the value).
         copies = [
             _SliceCopy(
                 self.encoded.loop_memory(node, 1 + k, size),
@@ -269,7 +305,10 @@ class CapturingWalk(Walk):
         ]
 
         def body(inner: int) -> None:
-            """Enqueue copies of slices, the iterations, copies of written slices."""
+            """Enqueue an iteration of the WHILE node on the stream ``inner``.
+
+            Copy the slices, run ``length`` iterations, copy written slices back.
+            """
             for c in copies:
                 self.graph.copy_strided(inner, c.target, c.source, counter, c.nbytes)
             begins = [c.begin for c in copies]
@@ -289,9 +328,11 @@ class CapturingWalk(Walk):
     def while_loop(self, node: LoopNode, stream: int) -> None:
         """Capture a loop with a predicate as a WHILE node.
 
-        Carries are double-buffered, and are in ``second`` at first. An iteration of the
-        WHILE node is two of the plan's. If the predicate ends the loop between them,
-        ``first`` is copied to ``second``.
+        An iteration of the WHILE node runs two iterations of the loop: the first from
+        the carries' second buffers to their first ones, the other one back. So
+        addresses are fixed, and carries begin and end in the second buffers. If the
+        predicate ends the loop between the two iterations, the first buffers are copied
+        to the second ones. A loop without carries needs no pairs of iterations.
         """
         loop = node.loop
         assert loop.predicate is not None
@@ -309,18 +350,29 @@ class CapturingWalk(Walk):
             condition: _Condition,
             inner: int,
         ) -> None:
-            """Enqueue an iteration, then set ``condition`` by the loop's predicate."""
+            """Enqueue an iteration of the loop on the stream ``inner``.
+
+            It reads the carries at ``values`` and writes them at ``following``; then
+            ``condition`` is set to the loop's predicate.
+            """
             self.set_carries(loop, values, following)
             self.run(node.body, inner, condition)
 
         def end(inner: int) -> None:
-            """Copy the carries to ``second``, and let the WHILE node end."""
+            """Copy the carries to ``second``, and let the WHILE node end.
+
+            The predicate is 0 here, and becomes the node's condition.
+            """
             for c, value in zip(loop.carries, first, strict=True):
                 self.copy(c.second, value, inner)
             self.graph.set_condition(inner, outer.handle, flag, 1)
 
         def body(inner: int) -> None:
-            """Enqueue two iterations, the second one unless the first ends the loop."""
+            """Enqueue an iteration of the WHILE node on the stream ``inner``.
+
+            A SWITCH node by the predicate after the first iteration selects ``end`` (0)
+            or the second iteration (1).
+            """
             if not loop.carries:
                 iteration(second, first, outer, inner)
                 return
@@ -335,9 +387,11 @@ class CapturingWalk(Walk):
 
 @dataclass(frozen=True)
 class _SliceCopy:
-    """A copy at ``address`` of the slices that ``length`` iterations of a loop use.
+    """Memory at ``address`` for the slices of ``length`` iterations of a loop.
 
-    In the array, the slice of iteration 0 is at ``origin``; ``stride`` is in bytes.
+    One iteration of a graph's WHILE node runs these iterations. In the array, the slice
+    of the loop's iteration 0 is at ``origin``, and successive slices are ``stride``
+    bytes apart, which may be negative. ``nbytes`` is the size of the memory.
     """
 
     address: int
@@ -348,22 +402,22 @@ class _SliceCopy:
 
     @property
     def _lowest(self) -> int:
-        """The offset of the lowest address, in bytes from the first slice."""
+        """The offset of the lowest slice from the first one, in bytes, at most 0."""
         return min(0, (self.length - 1) * self.stride)
 
     @property
     def begin(self) -> int:
-        """The address of the first slice in the copy."""
+        """The address of the first iteration's slice in the loop's memory."""
         return self.address - self._lowest
 
     @property
     def target(self) -> StridedAddress:
-        """The address of the copy, the same in all iterations of the graph's loop."""
+        """The memory's address, the same in all iterations of the WHILE node."""
         return self.address, 0
 
     @property
     def source(self) -> StridedAddress:
-        """The address of the slices in iteration 0 of the graph's loop; its stride."""
+        """The address of the lowest slice in the array, by WHILE node iteration."""
         return self.origin + self._lowest, self.length * self.stride
 
 

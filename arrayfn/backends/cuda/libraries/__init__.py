@@ -1,7 +1,8 @@
-"""Calls of NVIDIA's libraries, besides matrix products: a provider for each name.
+"""Calls that Python enqueues: NVIDIA's libraries besides matrix products, operators.
 
-A provider gets the integers of a call once, when a plan is loaded, and returns a
-``Call``: it enqueues the work on a stream, given the addresses of its arrays.
+A *provider* prepares the calls of one kind. It gets the integers of a call once, when a
+plan is loaded, and returns a ``Call``, which enqueues the work on a stream for given
+addresses of its arrays.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ PROVIDERS: Final[dict[str, Provider]] = {
         for kind in ("fft", "ifft", "rfft", "irfft")
     },
 }
-"""The provider by the first word of its name; the other words say the dtype."""
+"""The provider of each kind of library kernel: the first word of the kernel's name.
+
+It is called with the other words, such as the dtype "f32", and the call's integers.
+"""
 
 
 def call(provider: str, integers: Mapping[str, int]) -> Call:

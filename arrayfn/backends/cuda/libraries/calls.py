@@ -1,4 +1,4 @@
-"""``Call``: a library call, prepared by a provider when a plan is loaded."""
+"""Defines ``Call``: a library call, prepared by a provider when a plan is loaded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """A prepared library call: ``enqueue(stream, *addresses)`` of its ``arrays``.
+    """A prepared library call, which ``enqueue(stream, *addresses)`` enqueues.
 
-    ``arrays`` are their names in the call. ``capturable`` says whether a stream capture
-    can include it. Collectives run one after the other, in the order of the plan, like
-    those of the other members; they run concurrently with other steps that do not
-    access their arrays.
+    The addresses are those of the arrays whose parameter names are in ``arrays``.
+    ``capturable`` says whether a stream capture can include the call. Collectives
+    (``is_collective``) run one after the other, in the order of the plan, which all
+    members share; they run concurrently with steps that do not access their arrays.
     """
 
     enqueue: Callable[..., None]

@@ -1,4 +1,4 @@
-"""Collectives of the members of a mesh, which their engine enqueues."""
+"""Prepares collectives, which the members of a mesh enqueue together."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from arrayfn.lowering.libraries.collectives import collective_of
 
 
 def collective(number: str, integers: Mapping[str, int]) -> Call:
-    """Prepare the collective of this number, for the member whose plan is loaded.
+    """Prepare a collective for the member whose plan this thread is loading.
 
-    Raises BackendError if the plan is not loaded for a member of a mesh.
+    ``number`` is that of the collective among all (``collective_of``), as text;
+    ``integers`` is not used. Raises BackendError if the plan is not loaded for a member
+    of a mesh.
     """
     step = collective_of(number)
     if LOADING.member is None:

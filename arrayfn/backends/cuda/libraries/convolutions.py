@@ -1,10 +1,10 @@
-"""Convolutions through cuDNN: a graph of one operation, built when it is first needed.
+"""Prepares convolutions by cuDNN: graphs of one operation, built when first needed.
 
-cuDNN proposes several plans for a graph. Plans that round operands, sum in an order
-that varies, use TensorFloat-32 where that was not asked for, or would have to be
-compiled first are left out. The others are timed when a convolution is first seen on a
-machine, and the choice is kept in the disk cache: it is the same from then on, and so
-are the bits of results.
+cuDNN proposes several execution plans for a graph. Plans are left out that round
+operands, sum in an order that varies, use TensorFloat-32 where that was not asked for,
+or would have to be compiled first. The other plans are timed when a convolution is
+first seen on a machine, and the choice is kept in the disk cache: it is the same from
+then on, and so are the bits of results.
 """
 
 from __future__ import annotations
@@ -23,46 +23,62 @@ from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError, OutOfMemoryError
 
 MAX_WORKSPACE: Final = 512 << 20
+"""Most bytes of workspace that a plan may need."""
 PROPOSALS: Final = 24
+"""Most plans that are timed."""
 _NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
+"""cuDNN's names of dtypes."""
 _INACCURATE: Final = (
     *("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"),
     *("WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
 )
+"""cuDNN's numerical notes of plans that are never used."""
 _ARRAYS: Final = {
     "output": ("operand", "kernel", "output"),
     "operand": ("output", "kernel", "operand"),
     "kernel": ("operand", "output", "kernel"),
 }
+"""For each result, the arrays of its convolution: two inputs and the result.
+
+The result is the convolution's output, or a gradient: by the operand or the kernel.
+"""
 Key = tuple[tuple[str, int], ...]
+"""A convolution's integers as pairs (name, value), for caches."""
 
 
 def is_supported(provider: str, integers: Mapping[str, int]) -> bool:
-    """Whether cuDNN is here and computes the convolution that ``provider`` names."""
+    """Whether cuDNN is installed and computes a convolution.
+
+    ``provider`` is the library kernel's name, as "convolution_output_f32", and
+    ``integers`` are its extents, strides and paddings by name.
+    """
     if importlib.util.find_spec("cudnn") is None:
         return False
     return _convolution(provider, tuple(integers.items())) is not None
 
 
 def convolve(form: str, integers: Mapping[str, int]) -> Call:
-    """Prepare the convolution ``form``: its result, the dtype, and what is allowed.
+    """Prepare a convolution.
 
-    ``tf32`` may be allowed, and ``any`` order of its sums. ``integers`` are its
-    extents, strides and paddings by name. Raises BackendError if cuDNN has no such
-    convolution.
+    ``form`` is its result and dtype ("output_f32"), then "tf32" and "any" if
+    TensorFloat-32 and sums in any order are allowed. ``integers`` are its extents,
+    strides and paddings by name. Raises BackendError if cuDNN has no such convolution.
     """
-    made = _convolution(f"convolution_{form}", tuple(integers.items()))
-    if made is None:
+    convolution = _convolution(f"convolution_{form}", tuple(integers.items()))
+    if convolution is None:
         raise BackendError(
             f"cuDNN has no convolution {form} of {dict(integers)}; compile it where it "
             "runs: it is a matrix product then"
         )
-    return Call(made.enqueue(), made.names)
+    return Call(convolution.enqueue(), convolution.names)
 
 
 @per_device
 def _convolution(provider: str, key: Key) -> _Convolution | None:
-    """The convolution of a kernel's name and integers; None if cuDNN refuses it."""
+    """Build the convolution of a kernel's name and integers, once for each GPU.
+
+    The result is None if cuDNN does not support it.
+    """
     try:
         return _Convolution(provider, dict(key))
     except cudnn.refusals():
@@ -70,13 +86,17 @@ def _convolution(provider: str, key: Key) -> _Convolution | None:
 
 
 class _Convolution:
-    """A cuDNN graph of one convolution, and the index of the plan that computes it."""
+    """A cuDNN graph of one convolution, and the index of the plan that computes it.
+
+    ``names`` are those of the inputs and the result, in the order of ``enqueue``'s
+    addresses.
+    """
 
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
-        """Build the graph of the convolution that ``provider`` names, and plan it.
+        """Build the graph of the convolution that ``provider`` names; choose a plan.
 
-        ``p`` are the kernel's integers. Exceptions of cuDNN, if it does not support the
-        convolution, are passed on.
+        ``p`` has the kernel's integers. Raises an exception of ``cudnn.refusals()`` if
+        cuDNN does not support the convolution.
         """
         _, result, short, *more = provider.split("_")
         library = cudnn.library()
@@ -90,10 +110,10 @@ class _Convolution:
             self.graph.tensor(dim=shape, stride=strides, data_type=kind)
             for shape, strides in (self.arrays[name] for name in self.names[:2])
         ]
-        made = _operation(self.graph, result, inputs, p)
+        output = _operation(self.graph, result, inputs, p)
         shape, strides = self.arrays[result]
-        made.set_output(True).set_dim(shape).set_stride(strides).set_data_type(kind)
-        self.tensors = [*inputs, made]
+        output.set_output(True).set_dim(shape).set_stride(strides).set_data_type(kind)
+        self.tensors = [*inputs, output]
         left_out = [getattr(library.numerical_note, note) for note in _INACCURATE]
         if short == "f32" and "tf32" not in more:
             left_out.append(library.numerical_note.TENSOR_CORE)
@@ -103,10 +123,10 @@ class _Convolution:
         self.index, self.workspace = self._kept_or_fastest(provider, p)
 
     def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
-        """Let cuDNN make the graph's plans, and select some.
+        """Let cuDNN propose the graph's plans, and deselect some of them.
 
-        Plans with a note of ``left_out``, plans that compile at run time, and plans
-        that need a large workspace are left out.
+        These are plans with one of the numerical notes ``left_out``, plans that compile
+        at run time, and plans that need a large workspace.
         """
         graph = self.graph
         cudnn.create_plans(graph)
@@ -118,9 +138,11 @@ class _Convolution:
     def _kept_or_fastest(
         self, provider: str, p: Mapping[str, int]
     ) -> tuple[int, Workspace]:
-        """The plan chosen earlier on this machine, or else the fastest; its workspace.
+        """Return the index of the plan to use, and its workspace.
 
-        ``provider`` is the kernel's name, ``p`` its integers.
+        That is the plan in the disk cache, or else the fastest, which is then stored
+        there by name. If no plan has the stored name, the first candidate is taken.
+        ``provider`` is the kernel's name, ``p`` has its integers.
         """
         gpu, version = device(), cudnn.library().backend_version()
         key = content_key(
@@ -135,14 +157,18 @@ class _Convolution:
         return index, self._space(index)
 
     def _fastest(self) -> bytes:
-        """Time the plans; return the fastest's name, or the first if memory lacks."""
-        found = self._candidates()
+        """Time the candidate plans, and return the name of the fastest as bytes.
+
+        If there is no memory for the arrays, it is the name of the first candidate.
+        """
+        candidates = self._candidates()
         gpu = device()
         pointers: list[int] = []
         best = 0
         try:
             for name in self.names:
                 shape, strides = self.arrays[name]
+                # Elements from the first to the last.
                 span = 1 + sum(
                     (n - 1) * step for n, step in zip(shape, strides, strict=True)
                 )
@@ -150,37 +176,42 @@ class _Convolution:
                 # 0x3C3C is 1.06 as float16 and 0.0115 as bfloat16: neither NaN nor
                 # subnormal, whose products take other times.
                 gpu.fill(pointers[-1], 0x3C, span * self.size)
-            best = timing.fastest([self._timed_run(index, pointers) for index in found])
+            runs = [self._timed_run(index, pointers) for index in candidates]
+            best = timing.fastest(runs)
         except OutOfMemoryError:
             pass
         finally:
             for pointer in pointers:
                 gpu.free(pointer)
-        name: str = self.graph.get_plan_name_at_index(found[best])
+        name: str = self.graph.get_plan_name_at_index(candidates[best])
         return name.encode()
 
     def _timed_run(self, index: int, addresses: Sequence[int]) -> timing.Run:
-        """A function to be timed: runs plan ``index`` on arrays at ``addresses``."""
+        """Return a function that enqueues plan ``index`` on arrays at ``addresses``."""
         space = self._space(index)
 
         def run(stream: int) -> int:
+            """Enqueue the plan on ``stream``; return 0 for success."""
             self._run(stream, addresses, index, space)
             return 0
 
         return run
 
     def _candidates(self) -> list[int]:
-        """The first plans that are selected and can be built."""
-        found: list[int] = []
+        """Return the indices of the first ``PROPOSALS`` plans that can be built.
+
+        Raises cuDNN's exception for unsupported graphs if there is none.
+        """
+        candidates: list[int] = []
         for index in range(self.graph.get_execution_plan_count()):
-            if len(found) < PROPOSALS and self._builds(index):
-                found.append(index)
-        if not found:
+            if len(candidates) < PROPOSALS and self._builds(index):
+                candidates.append(index)
+        if not candidates:
             raise cudnn.library().cudnnGraphNotSupportedError("no plan is left")
-        return found
+        return candidates
 
     def _builds(self, index: int) -> bool:
-        """Whether cuDNN can build the plan with this index."""
+        """Build the plan with this index; return whether cuDNN can."""
         try:
             self.graph.build_plan_at_index(index)
         except cudnn.refusals():
@@ -188,13 +219,17 @@ class _Convolution:
         return True
 
     def _space(self, index: int) -> Workspace:
+        """Return a workspace for the plan with this index."""
         nbytes: int = self.graph.get_workspace_size_plan_at_index(index)
         return workspace(nbytes)
 
     def _run(
         self, stream: int, addresses: Sequence[int], index: int, space: Workspace
     ) -> None:
-        """Enqueue the plan of this index on ``stream``, for arrays at ``addresses``."""
+        """Enqueue plan ``index`` on ``stream``, for arrays at ``addresses``.
+
+        ``space`` is the plan's workspace.
+        """
         handle = cudnn.on_stream(stream)
         tensor_addresses: dict[Any, int] = dict(
             zip(self.tensors, addresses, strict=True)
@@ -204,9 +239,13 @@ class _Convolution:
         )
 
     def enqueue(self) -> Callable[..., None]:
-        """A function that enqueues the convolution; its arguments are ``names``."""
+        """Return a function that enqueues the convolution on a stream.
+
+        It is called with the stream, and the addresses of the arrays ``names``.
+        """
 
         def enqueue(stream: int, *addresses: int) -> None:
+            """Enqueue the chosen plan on ``stream``."""
             self._run(stream, addresses, self.index, self.workspace)
 
         return enqueue
@@ -215,16 +254,20 @@ class _Convolution:
 def _operation(
     graph: Any, result: str, inputs: Sequence[Any], p: Mapping[str, int]
 ) -> Any:
-    """Add to cuDNN's ``graph`` the operation that computes the output or a gradient.
+    """Add the convolution to cuDNN's ``graph``, and return the result's tensor.
 
-    ``result`` is "output", "operand" or "kernel"; ``inputs`` are the two other tensors,
-    and ``p`` the convolution's integers.
+    ``result`` is "output", or "operand" or "kernel" for a gradient by that array.
+    ``inputs`` are the two other arrays' tensors, and ``p`` has the convolution's
+    integers.
     """
 
     def along(name: str, fill: int) -> list[int]:
-        """The integers ``name`` of the axes, and ``fill`` for axes that cuDNN adds."""
-        own = [p[f"{name}{k}"] for k in range(p["axes"])]
-        return [fill] * (2 - len(own)) + own
+        """Return the integer ``name`` of each spatial axis.
+
+        cuDNN needs two spatial axes; ``fill`` is the integer of those that are added.
+        """
+        values = [p[f"{name}{k}"] for k in range(p["axes"])]
+        return [fill] * (2 - len(values)) + values
 
     geometry = {
         "pre_padding": along("low", 0),
@@ -240,10 +283,14 @@ def _operation(
 
 
 def _shape_and_strides(name: str, p: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """The extents of an array in cuDNN's order of axes, and its strides in memory.
+    """Return the extents of an array in cuDNN's order of axes, and its strides.
 
-    ``name`` is "operand", "kernel" or "output"; ``p`` has the convolution's integers.
+    The order is: batch (a kernel's output channels), channels, spatial axes, of which
+    there are at least two. The strides are in elements; in memory the channels come
+    last if ``p["last"]``. ``name`` is "operand", "kernel" or "output"; ``p`` has the
+    convolution's integers.
     """
+    # ``inner`` and ``outer`` are the operand's and the output's channels of a group.
     groups, inner, outer = p["groups"], p["inner"], p["outer"]
     first, channels, along = {
         "operand": (p["batch"], groups * inner, "extent"),

@@ -1,4 +1,4 @@
-"""cuDNN through NVIDIA's Python front end for its graphs; attention with it.
+"""Builds cuDNN graphs through NVIDIA's Python front end, among them attention.
 
 A graph is built when a plan is loaded. All graphs share a workspace.
 """
@@ -17,32 +17,37 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
 
 Enqueue = Callable[..., None]
+"""Enqueues a graph: ``enqueue(stream, *addresses)``."""
 
-_HOPPER: Final = 9
+_HOPPER: Final = 9  # the major compute capability
 _LONG_HEADS: Final = 90500  # the version that brought heads of more than 128 elements
 _NAMES: Final = {dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
+"""cuDNN's names of dtypes."""
 
 
 @cache
 def library() -> Any:
-    """cuDNN's front end."""
+    """Import cuDNN's Python front end, the module ``cudnn``."""
     return importlib.import_module("cudnn")
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """The exceptions that cuDNN raises for operations that it does not support."""
+    """Return the exceptions that cuDNN raises for operations it does not support."""
     return library().cudnnGraphNotSupportedError, RuntimeError, ValueError
 
 
 @per_device
 def handle() -> Any:
-    """cuDNN's handle."""
+    """Return cuDNN's handle for this thread's GPU, created at the first call."""
     device().make_current()
     return library().create_handle()
 
 
 def new_graph(data: Any, compute: Any) -> Any:
-    """Make an empty graph for arrays of dtype ``data``, computed in ``compute``."""
+    """Make an empty graph for arrays of dtype ``data``, computed in ``compute``.
+
+    Both are cuDNN's ``data_type``s.
+    """
     return library().pygraph(
         io_data_type=data,
         intermediate_data_type=compute,
@@ -52,7 +57,7 @@ def new_graph(data: Any, compute: Any) -> Any:
 
 
 def create_plans(graph: Any) -> None:
-    """Let cuDNN propose execution plans for a complete graph."""
+    """Let cuDNN check a complete ``graph``, and propose execution plans for it."""
     modes = library().heur_mode
     graph.validate()
     graph.build_operation_graph()
@@ -60,7 +65,10 @@ def create_plans(graph: Any) -> None:
 
 
 def on_stream(stream: int) -> Any:
-    """cuDNN's handle, set to enqueue on ``stream``."""
+    """Set cuDNN's handle to enqueue on ``stream``, and return it.
+
+    Makes the GPU's context current as well.
+    """
     library().set_stream(handle(), stream)
     device().make_current()
     return handle()
@@ -69,9 +77,10 @@ def on_stream(stream: int) -> Any:
 class _Graph:
     """A cuDNN graph of one operation on arrays of attention heads.
 
-    Arrays are [B, T, N, H]; cuDNN calls them [B, N, T, H]. ``build`` returns
-    ``enqueue(stream, *addresses)``. It takes the arrays in the order in which
-    ``tensor`` and ``output`` added them.
+    Arrays are [B, T, N, H]: batch, positions, heads, elements of a head. cuDNN orders
+    the axes as [B, N, T, H]. ``build`` returns ``enqueue(stream, *addresses)``, whose
+    addresses are those of the arrays in the order in which ``tensor`` and ``output``
+    added them.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -82,28 +91,35 @@ class _Graph:
         self.tensors: list[Any] = []
 
     def tensor(self, type: ArrayType, *, statistics: bool = False) -> Any:
-        """Add an input: an array of heads, or [B, N, T] statistics."""
+        """Add an input with the layout of ``type``, and return its cuDNN tensor.
+
+        It is an array of heads or, with ``statistics``, a float32 array [B, N, T].
+        """
         shape, strides = _statistics(type) if statistics else _heads(type)
-        made = self.graph.tensor(
+        tensor = self.graph.tensor(
             dim=list(shape),
             stride=list(strides),
             data_type=self.float if statistics else self.dtype,
         )
-        self.tensors.append(made)
-        return made
+        self.tensors.append(tensor)
+        return tensor
 
-    def output(self, made: Any, type: ArrayType, *, statistics: bool = False) -> None:
-        """Make ``made``, an operation's result, an output with the layout of ``type``.
+    def output(self, tensor: Any, type: ArrayType, *, statistics: bool = False) -> None:
+        """Make an operation's result an output with the layout of ``type``.
 
-        With ``statistics`` it is the float32 array of logarithms of rows' sums.
+        ``tensor`` is the result. With ``statistics`` it is a float32 array [B, N, T],
+        of the logarithms of the sums of rows of the softmax.
         """
         shape, strides = _statistics(type) if statistics else _heads(type)
-        made.set_output(True).set_dim(list(shape)).set_stride(list(strides))
-        made.set_data_type(self.float if statistics else self.dtype)
-        self.tensors.append(made)
+        tensor.set_output(True).set_dim(list(shape)).set_stride(list(strides))
+        tensor.set_data_type(self.float if statistics else self.dtype)
+        self.tensors.append(tensor)
 
     def build(self) -> Enqueue:
-        """Compile the graph; return a function that enqueues it."""
+        """Compile the graph; return a function that enqueues it.
+
+        Raises BackendError if cuDNN does not support the operation on these arrays.
+        """
         cudnn, graph = library(), self.graph
         try:
             create_plans(graph)
@@ -118,6 +134,7 @@ class _Graph:
         space = workspace(graph.get_workspace_size())
 
         def enqueue(stream: int, *addresses: int) -> None:
+            """Enqueue the graph on ``stream``, for arrays at ``addresses``."""
             tensor_addresses: Mapping[Any, int] = dict(
                 zip(tensors, addresses, strict=True)
             )
@@ -127,19 +144,20 @@ class _Graph:
 
 
 def _heads(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
-    """Extents and strides of an array [B, T, N, H] in cuDNN's order of axes."""
+    """Return extents and strides of an array [B, T, N, H] in cuDNN's order of axes."""
     B, T, N, H = type.shape
     b, t, n, h = type.layout.strides(type.shape)
     return (B, N, T, H), (b, n, t, h)
 
 
 def _statistics(type: ArrayType) -> tuple[Sequence[int], Sequence[int]]:
+    """Return extents and strides of a row-major array [B, N, T] as [B, N, T, 1]."""
     B, N, T = type.shape
     return (B, N, T, 1), (N * T, T, 1, 1)
 
 
 def longest_head() -> int:
-    """The most elements that a head may have in attention on the GPU here."""
+    """Return the most elements of a head in cuDNN's attention on this thread's GPU."""
     is_hopper = device().arch[0] == _HOPPER
     return 256 if is_hopper and library().backend_version() >= _LONG_HEADS else 128
 
@@ -155,17 +173,17 @@ def attention(
 ) -> Enqueue:
     """Build cuDNN's attention; return a function that enqueues it.
 
-    Its arguments are addresses of q, k, v, the result, and the logarithms of the
-    softmax's sums.
-
-    Logits are multiplied by ``scale``; if ``is_causal``, later keys are left out.
+    The parameters from ``q`` to ``logarithms`` are types of arrays; the function takes
+    a stream and the arrays' addresses in this order. ``logarithms`` are those of the
+    sums of the softmax. Logits are multiplied by ``scale``; if ``is_causal``, a query
+    does not attend to later keys.
     """
     g = _Graph(q.dtype)
     inputs = [g.tensor(type) for type in (q, k, v)]
-    made, statistics = g.graph.sdpa(
+    output, statistics = g.graph.sdpa(
         *inputs, generate_stats=True, attn_scale=scale, use_causal_mask=is_causal
     )
-    g.output(made, result)
+    g.output(output, result)
     g.output(statistics, logarithms, statistics=True)
     return g.build()
 
@@ -186,15 +204,16 @@ def attention_gradient(
 ) -> Enqueue:
     """Build the gradient of ``attention``; return a function that enqueues it.
 
-    Its arguments are addresses of arrays, in the order of the types here.
-
-    If ``is_deterministic``, cuDNN sums the gradient of q in a fixed order.
+    The parameters from ``q`` to ``dv`` are types of arrays; the function takes a stream
+    and the arrays' addresses in this order. ``cotangent`` is that of the result, and
+    ``dq``, ``dk`` and ``dv`` are the gradients. If ``is_deterministic``, cuDNN sums
+    ``dq`` in a fixed order.
     """
     g = _Graph(q.dtype)
     tensors = [g.tensor(type) for type in (q, k, v, result)]
     statistics = g.tensor(logarithms, statistics=True)
     cotangent_tensor = g.tensor(cotangent)
-    made = g.graph.sdpa_backward(
+    gradients = g.graph.sdpa_backward(
         *tensors,
         cotangent_tensor,
         statistics,
@@ -202,6 +221,6 @@ def attention_gradient(
         use_causal_mask=is_causal,
         use_deterministic_algorithm=is_deterministic,
     )
-    for gradient, type in zip(made, (dq, dk, dv), strict=True):
+    for gradient, type in zip(gradients, (dq, dk, dv), strict=True):
         g.output(gradient, type)
     return g.build()

@@ -1,11 +1,11 @@
-"""Sparse systems solved directly on a GPU by cuDSS.
+"""Solves sparse systems directly on a GPU, by cuDSS.
 
 The analysis and factors of the last few matrices are cached. An equal matrix needs only
-substitutions, and one with other entries at the same positions reuses the analysis,
-which is most of the work: 510 ms beside 4 ms for the factors and 1 ms for a solution,
-of 450,000 entries (H200). Matrices are compared on the host, where cuDSS begins its
-analysis. For results that are the same in each run, cuDSS neither refines solutions nor
-solves for several right-hand sides at once.
+substitutions. A matrix with other entries at the same positions reuses the analysis,
+which is most of the work: it takes 510 ms, the factors 4 ms and a solution 1 ms, for
+450,000 entries (H200). Matrices are compared on the host, where cuDSS begins its
+analysis. If results must be the same in each run, solutions are not refined, and each
+right-hand side is solved for on its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from arrayfn.errors import BackendError, warn_of_singular_matrix
 Array = np.ndarray[Any, Any]
 
 # Names and numbers of cudss.h and library_types.h.
+# Bits of cudssPhase_t: reordering and symbolic factorization; numerical factorization;
+# the six steps of the solution.
 _ANALYSIS: Final = 1 << 0 | 1 << 1
 _FACTORIZATION: Final = 1 << 2
 _SOLUTION: Final = 0b11_1111 << 4
 _SOLVE_MODE, _REFINEMENTS, _DETERMINISTIC = 4, 5, 24  # cudssConfigParam_t
 _INFO, _PERTURBED_PIVOTS = 0, 2  # cudssDataParam_t
-_COLUMN_MAJOR: Final = 0
-_INT32: Final = 10
+_COLUMN_MAJOR: Final = 0  # cudssLayout_t
+_INT32: Final = 10  # cudaDataType_t, as the numbers of _TYPES
 _TYPES: Final = {
     dtypes.float32: 0,
     dtypes.float64: 1,
@@ -47,9 +49,9 @@ _TYPES: Final = {
 _MAJOR: Final = 1  # the version whose numbers these are
 
 _CACHED_FACTORS: Final = 4
-_REFINEMENT_STEPS: Final = (
-    2  # of refinement: the digits that cuDSS's choice of pivots may lose
-)
+"""Most matrices whose factors are cached."""
+_REFINEMENT_STEPS: Final = 2
+"""Steps of refinement, which restore digits that cuDSS's choice of pivots may lose."""
 
 _LIBRARY: Final = Library(
     "cuDSS",
@@ -71,36 +73,42 @@ def solve(
     transposed: bool,
     is_deterministic: bool,
 ) -> None:
-    """Write to ``out`` the solution for the CSC matrix ``data, indices, indptr``.
+    """Solve A x = b for the CSC matrix A of ``data``, ``indices`` and ``indptr``.
 
-    ``b`` and ``out`` are vectors, or have a right-hand side in each row. ``transposed``
-    solves with the matrix's transpose; with ``is_deterministic`` each run gives equal
-    bits. Batch axes are in front, with extent 1 where an operand has the same values
-    for all members.
+    The solution is written to ``out``. ``b`` and ``out`` are vectors, or have a
+    right-hand side in each row. ``transposed`` solves with the transpose of A; with
+    ``is_deterministic`` each run gives equal bits. Batch axes are in front, with extent
+    1 in an operand that is the same for all members of the batch. The matrix is copied
+    to the host.
     """
     if not out.size:
         return
-    kept = _factor_cache(is_deterministic)
+    factors = _factor_cache(is_deterministic)
     matrix = [np.asarray(x) for x in (data, indices, indptr)]
-    axes = indptr.ndim - 1
+    axes = indptr.ndim - 1  # of the batch
     if all(prod(x.shape[:axes]) == 1 for x in matrix):
+        # One matrix: all right-hand sides of the batch are solved for together.
         arrays = [x.reshape(x.shape[axes:]) for x in matrix]
-        kept.solve(arrays, b.pointer, out.pointer, out.size, transposed)
+        factors.solve(arrays, b.pointer, out.pointer, out.size, transposed)
         return
-    lead = out.shape[:axes]
-    count = prod(out.shape[axes:])
+    batch = out.shape[:axes]
+    count = prod(out.shape[axes:])  # of elements of a member
     nbytes = count * out.dtype.itemsize
+    # The number of each member's right-hand sides in ``b``, which may be broadcast.
     numbers = np.arange(prod(b.shape[:axes])).reshape(b.shape[:axes])
-    sides = np.broadcast_to(numbers, lead)
-    for number, member in enumerate(np.ndindex(lead)):
-        arrays = [np.broadcast_to(x, (*lead, *x.shape[axes:]))[member] for x in matrix]
+    sides = np.broadcast_to(numbers, batch)
+    for number, member in enumerate(np.ndindex(batch)):
+        arrays = [np.broadcast_to(x, (*batch, *x.shape[axes:]))[member] for x in matrix]
         side = b.pointer + int(sides[member]) * nbytes
-        kept.solve(arrays, side, out.pointer + number * nbytes, count, transposed)
+        factors.solve(arrays, side, out.pointer + number * nbytes, count, transposed)
 
 
 @cache
 def _library() -> Library:
-    """Load the library; BackendError if the constants above are not its version's."""
+    """Load cuDSS; raises BackendError for a version with other constants.
+
+    This module's constants are those of cuDSS's major version ``_MAJOR``.
+    """
     major = ctypes.c_int()
     _LIBRARY.call("cudssGetProperty", 0, ctypes.byref(major))
     if major.value != _MAJOR:
@@ -112,13 +120,13 @@ def _library() -> Library:
 
 
 class _FactorCache:
-    """The factors of the matrices that were last solved with, on one GPU."""
+    """Caches the factors of the matrices that were last solved with, on one GPU."""
 
     def __init__(self, is_deterministic: bool) -> None:
         self._is_deterministic = is_deterministic
         self._known: deque[_Factors] = deque(maxlen=_CACHED_FACTORS)
         self._lock = threading.Lock()
-        forgets(self._known.clear)
+        forgets(self._known.clear)  # when the user clears all caches
 
     def solve(
         self,
@@ -128,36 +136,45 @@ class _FactorCache:
         size: int,
         transposed: bool,
     ) -> None:
-        """Solve with the CSC matrix ``arrays`` for ``b``; both are addresses.
+        """Solve with the CSC matrix ``arrays``: data, indices and indptr on the host.
 
-        ``b`` and ``out`` have ``size`` elements.
+        ``b`` and ``out`` are addresses of right-hand sides and solutions on the GPU, of
+        ``size`` elements each. One thread at a time solves.
         """
         with self._lock:
             self._of(arrays).solve(b, out, size, transposed)
 
     def _of(self, arrays: Sequence[Array]) -> _Factors:
-        """The factors of a matrix; new if no cached matrix has the same positions."""
+        """Return the factors of the CSC matrix ``arrays``.
+
+        They are cached, or those of a cached matrix with the same positions, updated to
+        the entries of this matrix, or new.
+        """
         data = arrays[0]
-        alike = [known for known in self._known if known.has_positions_of(arrays)]
-        for known in alike:
-            if np.array_equal(known.arrays[0], data):
-                return known
-        if alike:
-            alike[0].update(data)
-            return alike[0]
-        made = _Factors(arrays, self._is_deterministic)
-        self._known.appendleft(made)
-        return made
+        candidates = [f for f in self._known if f.has_positions_of(arrays)]
+        for factors in candidates:
+            if np.array_equal(factors.arrays[0], data):
+                return factors
+        if candidates:
+            candidates[0].update(data)
+            return candidates[0]
+        factors = _Factors(arrays, self._is_deterministic)
+        self._known.appendleft(factors)
+        return factors
 
 
 @per_device
 def _factor_cache(is_deterministic: bool) -> _FactorCache:
-    """The cached factors of this GPU."""
+    """Return the cache of factors of this thread's GPU."""
     return _FactorCache(is_deterministic)
 
 
 class _Factors:
-    """The factors of a CSC matrix, which is the transpose of a CSR matrix to cuDSS."""
+    """The factors of a CSC matrix: cuDSS takes its arrays as the transpose in CSR.
+
+    ``arrays`` are the matrix's data, indices and indptr, on the host. ``is_singular``
+    says whether solutions are NaN.
+    """
 
     def __init__(self, arrays: Sequence[Array], is_deterministic: bool) -> None:
         self._is_deterministic = is_deterministic
@@ -166,10 +183,11 @@ class _Factors:
         self._library, self._gpu = _library(), device()
         self._size = len(indptr) - 1
         self._type = _TYPES[data.dtype]
-        self._config, self._found = ctypes.c_void_p(), ctypes.c_void_p()
+        # cudssConfig_t (options), and cudssData_t (analysis and factors).
+        self._config, self._data = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cudssConfigCreate", ctypes.byref(self._config))
-        self._handle = self._library.handle  # this GPU's, also when it is destroyed
-        self._call("cudssDataCreate", self._handle, ctypes.byref(self._found))
+        self._handle = self._library.handle  # of this GPU; __del__ may run on another
+        self._call("cudssDataCreate", self._handle, ctypes.byref(self._data))
         if is_deterministic:
             self._set(_DETERMINISTIC, 1)
         else:
@@ -187,28 +205,32 @@ class _Factors:
             None,
             ctypes.c_void_p(self._columns.pointer),
             ctypes.c_void_p(self._values.pointer),
+            # Types of offsets, indices and values; a general matrix, all of it, with
+            # indices from 0.
             *(_INT32, _INT32, self._type, 0, 0, 0),
         )
         self._factor(_ANALYSIS, _FACTORIZATION)
         self.is_singular = self._is_singular()
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             self._gpu.make_current()
             self._call("cudssMatrixDestroy", self._matrix)
-            self._call("cudssDataDestroy", self._handle, self._found)
+            self._call("cudssDataDestroy", self._handle, self._data)
             self._call("cudssConfigDestroy", self._config)
 
     def has_positions_of(self, arrays: Sequence[Array]) -> bool:
-        """Whether another matrix has entries of this dtype at the same positions."""
+        """Whether the matrix ``arrays`` has the same positions, and the same dtype."""
         pairs = zip(self.arrays[1:], arrays[1:], strict=True)
         is_of_dtype = self.arrays[0].dtype == arrays[0].dtype
         return is_of_dtype and all(np.array_equal(x, y) for x, y in pairs)
 
     def update(self, data: Array) -> None:
-        """Factor the matrix again, with other entries.
+        """Factor the matrix again, with other entries at the same positions.
 
-        The analysis also chose pivots by the entries. If these pivots do not suit the
+        The analysis chose pivots by the old entries. If these pivots do not suit the
         new entries, the analysis is repeated.
         """
         self.arrays[0] = np.array(data)
@@ -222,14 +244,17 @@ class _Factors:
         self.is_singular = self._is_singular()
 
     def solve(self, b: int, out: int, size: int, transposed: bool) -> None:
-        """Write ``size`` elements of solutions to the address ``out``, for those of b.
+        """Write the solutions to ``out`` for the right-hand sides at ``b``.
 
-        They are NaN, with a warning, for a singular matrix.
+        Both are addresses on the GPU, of ``size`` elements. For a singular matrix the
+        solutions are NaN, with a warning.
         """
         if self.is_singular:
             warn_of_singular_matrix()
+            # All bits set is NaN.
             self._gpu.fill(out, 0xFF, size * self.arrays[0].itemsize)
             return
+        # cuDSS has the transpose of the matrix.
         self._set(_SOLVE_MODE, int(not transposed))
         step = self._size if self._is_deterministic else size
         for first in range(0, size, step):
@@ -237,20 +262,24 @@ class _Factors:
             self._execute(_SOLUTION, b + offset, out + offset, step)
 
     def _factor(self, *phases: int) -> None:
-        """Run these ``phases`` of cuDSS, such as the factorization."""
+        """Run these ``phases`` of cuDSS: analysis, factorization, or both.
+
+        They need vectors as sides and solutions, but do not use their values.
+        """
         space = device_put(np.zeros(self._size, self.arrays[0].dtype))
         for phase in phases:
             self._execute(phase, space.pointer, space.pointer, self._size)
 
     def _has_perturbed_pivots(self) -> bool:
-        """Whether a pivot was too small, and was replaced."""
+        """Whether cuDSS replaced a pivot that was too small, or reports an error."""
         return bool(self._get(_INFO) or self._get(_PERTURBED_PIVOTS))
 
     def _is_singular(self) -> bool:
         """Whether the matrix has no solution for most right-hand sides.
 
         A matrix with a perturbed pivot counts as singular if cuDSS's solution for a
-        random right-hand side does not solve the system.
+        random right-hand side does not solve the system. This tests the transpose,
+        which is singular if the matrix is.
         """
         if not self._has_perturbed_pivots():
             return False
@@ -264,50 +293,64 @@ class _Factors:
         products = np.zeros_like(side)
         np.add.at(products, rows, data * np.asarray(x)[indices])
         error = np.abs(products - side).max()
+        # ``not <=``, because the error may be NaN.
         return not error <= np.sqrt(np.finfo(data.dtype).eps) * np.abs(side).max()
 
     def _execute(self, phase: int, b: int, x: int, size: int) -> None:
-        """Run a phase; ``b`` and ``x`` are the addresses of sides and solutions."""
+        """Run a ``phase`` of cuDSS on the GPU's stream.
+
+        ``b`` and ``x`` are the addresses of right-hand sides and solutions, of ``size``
+        elements.
+        """
         sides = [self._columns_at(address, size) for address in (x, b)]
         run = self._library.routine("cudssExecute", self._gpu.stream)
         try:
-            run(phase, self._config, self._found, self._matrix, *sides)
+            run(phase, self._config, self._data, self._matrix, *sides)
         finally:
             for side in sides:
                 self._call("cudssMatrixDestroy", side)
 
     def _columns_at(self, address: int, size: int) -> ctypes.c_void_p:
-        """Describe ``size`` elements at ``address`` as contiguous column vectors."""
-        made = ctypes.c_void_p()
-        extents = self._size, size // self._size, self._size
+        """Describe ``size`` elements at ``address`` as a matrix of contiguous columns.
+
+        Returns a cudssMatrix_t, which the caller destroys.
+        """
+        columns = ctypes.c_void_p()
+        extents = self._size, size // self._size, self._size  # and leading dimension
         self._call(
             "cudssMatrixCreateDn",
-            ctypes.byref(made),
+            ctypes.byref(columns),
             *map(ctypes.c_int64, extents),
             ctypes.c_void_p(address),
             *(self._type, _COLUMN_MAJOR),
         )
-        return made
+        return columns
 
     def _call(self, function: str, *arguments: Any) -> None:
+        """Call cuDSS's ``function``; raise BackendError if it fails."""
         self._library.call(function, *arguments)
 
     def _set(self, parameter: int, value: int) -> None:
-        """Set an integer of the configuration."""
-        held = ctypes.c_int(value)
-        size = ctypes.c_size_t(ctypes.sizeof(held))
-        self._call("cudssConfigSet", self._config, parameter, ctypes.byref(held), size)
+        """Set an integer option; ``parameter`` is a cudssConfigParam_t."""
+        number = ctypes.c_int(value)
+        size = ctypes.c_size_t(ctypes.sizeof(number))
+        self._call(
+            "cudssConfigSet", self._config, parameter, ctypes.byref(number), size
+        )
 
     def _get(self, parameter: int) -> int:
-        """Read an integer result of the last phase."""
-        found, written = ctypes.c_int(), ctypes.c_size_t()
+        """Return an integer result of the last phase.
+
+        ``parameter`` is a cudssDataParam_t.
+        """
+        value, bytes_written = ctypes.c_int(), ctypes.c_size_t()
         self._call(
             "cudssDataGet",
             self._handle,
-            self._found,
+            self._data,
             parameter,
-            ctypes.byref(found),
-            ctypes.c_size_t(ctypes.sizeof(found)),
-            ctypes.byref(written),
+            ctypes.byref(value),
+            ctypes.c_size_t(ctypes.sizeof(value)),
+            ctypes.byref(bytes_written),
         )
-        return found.value
+        return value.value

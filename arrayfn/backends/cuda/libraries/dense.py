@@ -24,7 +24,9 @@ TYPES: Final = {
 }
 """The cudaDataType of each dtype."""
 NONE: Final = ctypes.c_void_p()
+"""A null pointer, for optional arguments and for queries."""
 _TABLES: Final = 8
+"""Most tables of addresses that ``PointerTables`` keeps."""
 
 SOLVER: Final = Library(
     *("cuSOLVER", "cusolver", "a factorization"),
@@ -37,19 +39,23 @@ BLAS: Final = Library(
 
 
 def solver_params() -> ctypes.c_void_p:
-    """Default parameters of those cuSOLVER functions that take any dtype."""
+    """Return default parameters for those cuSOLVER functions that take any dtype.
+
+    It is the cusolverDnParams_t of this thread's GPU.
+    """
     return SOLVER.per_gpu_object("cusolverDnCreateParams")
 
 
 def jacobi_params(name: str) -> ctypes.c_void_p:
-    """Default parameters of Jacobi's method, "Gesvdj" or "Syevj"."""
+    """Return default parameters of a Jacobi method; ``name`` is "Gesvdj" or "Syevj"."""
     return SOLVER.per_gpu_object(f"cusolverDnCreate{name}Info")
 
 
 class Workspaces:
-    """The workspaces of a call: on the GPU, and on the host if it needs one.
+    """The workspaces of a cuSOLVER call: on the GPU, and on the host if it needs one.
 
-    The memory on the GPU is allocated for each run, unless ``shared`` is given.
+    ``nbytes`` are those on the GPU, ``host`` those on the host. The memory on the GPU
+    is allocated for each run, unless a ``shared`` workspace is set.
     """
 
     def __init__(
@@ -62,7 +68,10 @@ class Workspaces:
 
     @contextmanager
     def allocated(self) -> Generator[ctypes.c_void_p]:
-        """Yield memory on the GPU for the work that is enqueued inside."""
+        """Yield the workspace on the GPU, for work enqueued in the ``with`` block.
+
+        It is freed in stream order: the memory may be reused only after that work.
+        """
         if self.shared is not None:
             yield ctypes.c_void_p(self.shared.pointer)
             return
@@ -73,7 +82,10 @@ class Workspaces:
             device().free(pointer)
 
     def arguments(self, pointer: ctypes.c_void_p) -> tuple[Any, ...]:
-        """Both workspaces as arguments; the one on the GPU is at ``pointer``."""
+        """Return both workspaces as arguments: pointer and size, pointer and size.
+
+        The workspace on the GPU is at ``pointer``.
+        """
         host = ctypes.cast(self._host, ctypes.c_void_p) if self._host else NONE
         sizes = ctypes.c_size_t(self.nbytes), ctypes.c_size_t(self._host_bytes)
         return pointer, sizes[0], host, sizes[1]
@@ -84,7 +96,7 @@ class Workspaces:
         return bool(self._host_bytes)
 
     def release(self) -> None:
-        """Wait until a run no longer uses the memory on the host."""
+        """Wait for the GPU if the run that was enqueued uses memory on the host."""
         if self.synchronizes:
             device().synchronize()
 
@@ -92,10 +104,10 @@ class Workspaces:
 def workspace_elements(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> int:
-    """Query how many elements of workspace a function of cuSOLVER needs.
+    """Return how many elements of workspace ``function`` of cuSOLVER needs.
 
-    The query, ``..._bufferSize``, takes ``arguments``, a pointer to the number, then
-    ``last``.
+    Calls its query, ``<function>_bufferSize``, with ``arguments``, a pointer to the
+    number, and ``last``.
     """
     count = ctypes.c_int()
     call_arguments = SOLVER.handle, *arguments, ctypes.byref(count), *last
@@ -106,10 +118,11 @@ def workspace_elements(
 def workspaces_of(
     function: str, *arguments: Any, last: tuple[Any, ...] = ()
 ) -> Workspaces:
-    """Query the workspaces that a function of cuSOLVER for any dtype needs.
+    """Return the workspaces that a function of cuSOLVER for any dtype needs.
 
-    The query, ``..._bufferSize``, takes ``arguments``, pointers to two sizes, then
-    ``last``. Raises BackendError if this version of cuSOLVER lacks the function.
+    Calls its query, ``<function>_bufferSize``, with default parameters, ``arguments``,
+    pointers to the sizes on GPU and host, and ``last``. Raises BackendError if this
+    version of cuSOLVER lacks the function.
     """
     query = f"{function}_bufferSize"
     if not SOLVER.has(query):
@@ -132,16 +145,18 @@ def each_matrix(
     *,
     capturable: bool = False,
 ) -> Call:
-    """Prepare a call of ``function`` for each of ``matrices``, one after the other.
+    """Prepare ``matrices`` calls of ``function``, one for each matrix of the arrays.
 
-    ``matrix_bytes`` are the bytes of a matrix in each array, by the array's name. The
-    function takes ``arguments(*addresses)``, or with ``workspaces``
+    ``matrix_bytes`` maps the name of each array to the bytes from one matrix to the
+    next in it. ``arguments(*addresses)`` makes the function's arguments from the
+    addresses of one matrix in all arrays; with ``workspaces`` it is
     ``arguments(work, *addresses)``, where ``work`` is the workspace's address.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
         """Enqueue the function for one matrix after the other."""
         run = library.routine(function, stream)
+        # For each array, the addresses of all its matrices.
         arrays = [
             [ctypes.c_void_p(at + number * step) for number in range(matrices)]
             for at, step in zip(addresses, matrix_bytes.values(), strict=True)
@@ -159,25 +174,29 @@ def each_matrix(
 
 
 class PointerTables:
-    """Tables on the GPU of the addresses of all ``matrices`` of an array."""
+    """Makes tables of the addresses of all matrices of an array, on the GPU.
+
+    cuBLAS's batched functions take such tables. ``matrices`` is the number of matrices.
+    """
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:
-        """The table for an array at ``address``, with matrices of ``step`` bytes.
+        """Return the address of the table for an array at ``address``.
 
-        Arrays are at a few addresses in rotation, whose tables are cached.
+        Its matrices are ``step`` bytes apart. The tables used last are cached, since an
+        array is at a few addresses in rotation.
         """
         key = address, step
         known = self._tables.get(key)
         if known is None:
             if len(self._tables) >= _TABLES:
                 device().free(self._tables.popitem(last=False)[1])
-            host = address + step * np.arange(self.matrices, dtype=np.int64)
-            known = device().allocate(host.nbytes)
-            device().copy_in(known, host.ctypes.data, host.nbytes)
+            matrices = address + step * np.arange(self.matrices, dtype=np.int64)
+            known = device().allocate(matrices.nbytes)
+            device().copy_in(known, matrices.ctypes.data, matrices.nbytes)
             self._tables[key] = known
         else:
             self._tables.move_to_end(key)
@@ -189,21 +208,29 @@ class PointerTables:
 
 
 def is_batched(integers: Mapping[str, int], *extents: int) -> bool:
-    """Whether one call for all matrices is faster than a call for each."""
+    """Whether one call for all matrices is faster than a call for each.
+
+    ``integers`` has the number of ``matrices``, and ``extents`` are a matrix's.
+    """
     matrices = integers["matrices"]
     return matrices > 1 and max(extents) <= BATCHED * matrices
 
 
 class Element:
-    """The dtype of a call's matrices: sizes in bytes, and cuSOLVER's constants."""
+    """The dtype of a call's matrices: sizes in bytes, and cuSOLVER's constants.
+
+    ``name`` is the dtype's short name ("f32"), and ``letter`` its letter in names of
+    functions ("S"). ``real_...`` and ``complex_...`` are of the real and the complex
+    dtype of the same precision. A ``type`` is a cudaDataType.
+    """
 
     def __init__(self, name: str) -> None:
         dtype = BY_SHORT_NAME[name]
-        real, whole = real_of(dtype), complex_of(dtype)
+        real, complex_dtype = real_of(dtype), complex_of(dtype)
         self.letter = LETTERS[name]
         self.dtype = dtype
         self.is_complex = dtype.kind == "c"
         self.size, self.real_size = dtype.itemsize, real.itemsize
-        self.complex_size = whole.itemsize
+        self.complex_size = complex_dtype.itemsize
         self.type, self.real_type = TYPES[dtype], TYPES[real]
-        self.complex_type = TYPES[whole]
+        self.complex_type = TYPES[complex_dtype]

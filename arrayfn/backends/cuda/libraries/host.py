@@ -1,4 +1,4 @@
-"""Steps that Python enqueues: references on the host, and operators' kernels."""
+"""Prepares steps that Python runs: NumPy references on the host, operators' kernels."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from arrayfn.backends.kernel_checks import check_first_call, wants_check
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS, HostStep
 
-_LEGACY_STREAM = 1
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, CUDA's default stream
 
 
 def reference(number: str, integers: Mapping[str, int]) -> Call:
-    """Prepare a primitive's NumPy reference: arrays are copied to the host and back.
+    """Prepare a step that computes a primitive by its NumPy reference on the host.
 
-    ``number`` is that of its step in HOST_STEPS.
+    Operands are copied to the host, and results back. ``number`` is that of the step in
+    HOST_STEPS, as text; ``integers`` is not used.
     """
     step = HOST_STEPS.find(int(number))
     count = len(step.operands)
 
     def enqueue(stream: int, *addresses: int) -> None:
-        """Compute on the host, and copy the results to their addresses."""
+        """Compute on the host, and copy the results to their addresses.
+
+        ``addresses`` are those of operands, then of results. Waits for the GPU.
+        """
         operands = [
             np.asarray(_array(type, address))
             for type, address in zip(step.operands, addresses, strict=False)
@@ -46,9 +50,12 @@ def reference(number: str, integers: Mapping[str, int]) -> Call:
 
 
 def operator(number: str, integers: Mapping[str, int]) -> Call:
-    """Prepare an operator's kernel, for DeviceArrays or, if ``prepared``, addresses.
+    """Prepare a step that calls an operator's kernel.
 
-    ``number`` is that of its step in HOST_STEPS.
+    A kernel that is ``prepared`` takes a stream and addresses, others take
+    DeviceArrays. Unless the kernel's ``check`` is off, its first call is compared with
+    the operator's body. ``number`` is that of the step in HOST_STEPS, as text;
+    ``integers`` is not used.
     """
     step = HOST_STEPS.find(int(number))
     kernel = step.kernel
@@ -62,13 +69,19 @@ def operator(number: str, integers: Mapping[str, int]) -> Call:
         on_addresses = partial(_call_on_arrays, step, types, step.call_of_kernel())
 
     def enqueue(stream: int, *addresses: int) -> None:
-        """Enqueue the kernel for each element of the mapped axes."""
+        """Enqueue the kernel once for each index of the axes of ``vmap``.
+
+        Each call has its own offset in each array, in elements.
+        """
         for offsets in step.offsets_of_calls():
-            moved = zip(addresses, offsets, sizes, strict=True)
-            on_addresses(stream, *(a + at * size for a, at, size in moved))
+            triples = zip(addresses, offsets, sizes, strict=True)
+            on_addresses(stream, *(a + at * size for a, at, size in triples))
 
     def checked(stream: int, *addresses: int) -> None:
-        """Enqueue; compare the first call's results with the operator's body."""
+        """Enqueue the kernel; before the first time, check it on copies of the arrays.
+
+        The check compares its results with those of the operator's body.
+        """
         # A stream that is being captured runs nothing that could be compared.
         if stream == device().stream and wants_check(step):
             operands = zip(step.operands, addresses, strict=False)
@@ -88,10 +101,11 @@ def _call_on_arrays(
     stream: int,
     *addresses: int,
 ) -> None:
-    """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``.
+    """Call the kernel of ``step`` on DeviceArrays of ``types`` at ``addresses``.
 
-    The kernel enqueues on its own stream, which waits for this plan's, and the other
-    way round.
+    ``call`` is the kernel's function. The kernel enqueues on CUDA's default stream: its
+    work waits for this GPU's stream, and later work there waits for the kernel's.
+    ``stream`` is not used. Results are writable arrays.
     """
     arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
     for array in arrays[len(step.operands) :]:
@@ -108,7 +122,10 @@ def _run_on_copies(
     operands: Sequence[np.ndarray[Any, Any]],
     results: Sequence[np.ndarray[Any, Any]],
 ) -> None:
-    """Run ``enqueue`` on copies of the host's arrays, and copy the results back."""
+    """Run ``enqueue`` on copies on the GPU of NumPy ``operands`` and ``results``.
+
+    Then overwrite ``results`` with what was computed.
+    """
     types = (*step.operands, *step.results)
     arrays = [put(x, t) for x, t in zip((*operands, *results), types, strict=True)]
     enqueue(device().stream, *(x.pointer for x in arrays))
@@ -117,17 +134,20 @@ def _run_on_copies(
 
 
 def _array(type: ArrayType, address: int) -> DeviceArray:
-    """Make an array of ``type`` at ``address``, in memory that the plan owns."""
+    """Make a DeviceArray of ``type`` at ``address``, in memory that the plan owns.
+
+    It does not free the memory, and it cannot be donated.
+    """
     array = DeviceArray(type, address, owner=_PLAN)
     array.shared = True
     return array
 
 
-_PLAN: Any = object()
+_PLAN: Any = object()  # stands for the owner of the memory, which is not known here
 
 
 def _names(step: HostStep) -> tuple[str, ...]:
-    """The names of a step's arrays: x0, x1, ... for operands, y0, ... for results."""
+    """Return the names of a step's arrays: operands x0, x1, ..., results y0, y1, ..."""
     return (
         *(f"x{k}" for k in range(len(step.operands))),
         *(f"y{k}" for k in range(len(step.results))),

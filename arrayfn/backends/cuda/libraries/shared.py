@@ -17,11 +17,13 @@ from arrayfn.errors import BackendError
 
 
 class Library:
-    """A library, opened at the first call. ``title`` is its name in messages.
+    """A library of NVIDIA's, which is opened at the first call.
 
-    ``what`` is the feature that needs it, for the BackendError if it is missing.
-    Functions that take a handle are called by ``routine``; ``create`` makes the handle
-    and ``set_stream`` sets its stream.
+    ``title`` is the library's name in messages, ``name`` its file's ("cublas"), and
+    ``package`` the Python package that has it. ``what`` is the feature that needs the
+    library, for the BackendError if it is missing. ``create`` and ``set_stream`` are
+    the functions that make a handle and set its stream; functions that take a handle
+    are called through ``routine``.
     """
 
     def __init__(
@@ -39,40 +41,47 @@ class Library:
         self._package = package or f"nvidia-{name.lower()}"
         self._create = create
         self._set_stream = set_stream
-        self._made: dict[tuple[int, str], ctypes.c_void_p] = {}
+        # By the GPU's number, and the function that made the object.
+        self._objects: dict[tuple[int, str], ctypes.c_void_p] = {}
 
     @cached_property
     def functions(self) -> Any:
-        """The library's functions."""
+        """The opened library, whose attributes are its functions."""
         return open_library(self._name, self._what, self._package)
 
     def has(self, function: str) -> bool:
-        """Whether this version of the library has a function."""
+        """Whether the installed version of the library has ``function``."""
         return hasattr(self.functions, function)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function; raise BackendError unless its status is success."""
+        """Call the library's ``function``; raise BackendError for a status but 0."""
         status = getattr(self.functions, function)(*arguments)
         if status:
             raise BackendError(f"{self.title} says: error {status} in {function}")
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """The handle of this GPU, created at the first call."""
+        """The library's handle for this thread's GPU, created at the first use."""
         return self.per_gpu_object(self._create)
 
     def per_gpu_object(self, create: str) -> ctypes.c_void_p:
-        """The object that the function ``create`` makes for each GPU: a handle, say."""
+        """Return the object that the function ``create`` makes for this thread's GPU.
+
+        It is a handle, for example, and made at the first call for a GPU.
+        """
         key = current_number(), create
-        if key not in self._made:
+        if key not in self._objects:
             device().make_current()
             result = ctypes.c_void_p()
             self.call(create, ctypes.byref(result))
-            self._made[key] = result
-        return self._made[key]
+            self._objects[key] = result
+        return self._objects[key]
 
     def routine(self, function: str, stream: int) -> Callable[..., None]:
-        """``function`` with the handle, to enqueue on ``stream``."""
+        """Return the library's ``function`` with the handle as its first argument.
+
+        Sets the handle to enqueue on ``stream``.
+        """
         handle = self.handle
         device().make_current()
         self.call(self._set_stream, handle, ctypes.c_void_p(stream))
@@ -80,9 +89,9 @@ class Library:
 
 
 def open_library(name: str, what: str, package: str) -> Any:
-    """Open NVIDIA's library ``name``, which ``what`` needs and ``package`` has.
+    """Open NVIDIA's library ``name`` by ctypes, from ``package`` or the system.
 
-    Raises BackendError if it is not installed.
+    Raises BackendError, which says that ``what`` needs it, if it is not installed.
     """
     try:
         finder = importlib.import_module("cuda.pathfinder")

@@ -1,8 +1,10 @@
-"""Factorizations and triangular systems through cuSOLVER and cuBLAS.
+"""Prepares factorizations and triangular systems by cuSOLVER and cuBLAS.
 
-Both are column-major: a row-major matrix is its transpose to them, and its lower
-triangle an upper one. A batch of small matrices is one call, one of large matrices a
-call for each. Nothing waits for the GPU: statuses stay there.
+Both libraries are column-major: they see a row-major matrix as its transpose, and its
+lower triangle as an upper one. A batch of small matrices is one call; for large
+matrices there is a call for each. Nothing waits for the GPU: statuses stay there.
+
+``dtype`` is the short name of the matrices' dtype, as "f32".
 """
 
 from __future__ import annotations
@@ -26,18 +28,19 @@ from arrayfn.backends.cuda.libraries.dense import (
     workspace_elements,
 )
 
-_LEFT: Final = 0
-_LOWER: Final = 0
+_LEFT: Final = 0  # cublasSideMode_t
+_LOWER: Final = 0  # cublasFillMode_t
 _UPPER: Final = 1
 _MAX_REFLECTED: Final = 128
-"""Rows and columns, up to which cuBLAS's batched reflections are fast."""
+"""Most rows and columns for which cuBLAS's batched reflections are fast."""
 
 
 def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare potrf of each matrix, in place, with a status for each.
+    """Prepare potrf: the Cholesky factorization of each matrix, in place.
 
-    ``integers`` are ``n``, ``matrices``, and ``upper``: whether the upper triangle is
-    read. ``dtype`` is a short name ("f32"), here and below.
+    ``integers`` has the rows ``n`` of a matrix, the number of ``matrices``, and
+    ``upper``: whether the upper triangle is read and written. The arrays are ``a``, and
+    ``status`` with an int32 for each matrix.
     """
     n, matrices, fill = (integers[name] for name in ("n", "matrices", "upper"))
     element = Element(dtype)
@@ -56,6 +59,7 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
     elements = workspace_elements(function, fill, n, NONE, n)
 
     def arguments(work: Any, a: Any, status: Any) -> tuple[Any, ...]:
+        """Return the arguments of potrf for a matrix at the address ``a``."""
         return fill, n, a, n, work, elements, status
 
     sizes = {"a": step, "status": 4}
@@ -64,9 +68,11 @@ def cholesky(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def lu(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare getrf of each matrix, in place: pivots count from 1; with a status.
+    """Prepare getrf: the LU factorization of each matrix, in place.
 
-    ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
+    ``integers`` has the ``rows`` and ``columns`` of a matrix, and the number of
+    ``matrices``. The arrays are ``a``, ``pivots`` (the row that each row was swapped
+    with, counted from 1), and ``status`` with an int32 for each matrix.
     """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
@@ -86,6 +92,7 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
     elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, pivots: Any, status: Any) -> tuple[Any, ...]:
+        """Return the arguments of getrf for a matrix at the address ``a``."""
         return rows, columns, a, rows, work, pivots, status
 
     sizes = {"a": step, "pivots": 4 * min(rows, columns), "status": 4}
@@ -94,9 +101,12 @@ def lu(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare geqrf of each matrix, in place, with the scales of its reflections.
+    """Prepare geqrf: the QR factorization of each matrix, in place.
 
-    ``integers`` are ``rows``, ``columns`` and ``matrices``; ``dtype`` is a short name.
+    ``integers`` has the ``rows`` and ``columns`` of a matrix, and the number of
+    ``matrices``. The arrays are ``a``, ``tau`` (the scale of each Householder
+    reflection), and ``status`` with an int32 for each matrix, which the batched call
+    does not write.
     """
     rows, columns = integers["rows"], integers["columns"]
     matrices, element = integers["matrices"], Element(dtype)
@@ -111,7 +121,7 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
             """Enqueue one call for all matrices."""
             tables_of = tables.table(a, sizes["a"]), tables.table(tau, sizes["tau"])
-            info = ctypes.byref(ctypes.c_int())  # of the arguments, and on the host
+            info = ctypes.byref(ctypes.c_int())  # on the host: are arguments valid?
             run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
             run(rows, columns, tables_of[0], rows, tables_of[1], info, matrices)
 
@@ -120,6 +130,7 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
     elements = workspace_elements(function, rows, columns, NONE, rows)
 
     def arguments(work: Any, a: Any, tau: Any, status: Any) -> tuple[Any, ...]:
+        """Return the arguments of geqrf for a matrix at the address ``a``."""
         return rows, columns, a, rows, tau, work, elements, status
 
     workspaces = Workspaces(elements * element.size)
@@ -127,16 +138,18 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare trsm, ``A X = B`` for each lower triangular matrix; X overwrites B.
+    """Prepare trsm: solve ``A X = B`` for each lower triangular A; X overwrites B.
 
-    ``integers`` are ``n``, ``sides``, ``matrices``, and ``unit``: whether the diagonal
-    counts as ones. ``dtype`` is a short name. Matrices are column-major.
+    ``integers`` has the rows ``n`` of A, the columns ``sides`` of B, the number of
+    ``matrices``, and ``unit``: whether the diagonal counts as ones. A and B are
+    column-major.
     """
     n, sides, element = integers["n"], integers["sides"], Element(dtype)
     one = np.ones((), element.dtype)
     options = _LEFT, _LOWER, 0, integers["unit"], n, sides
 
     def arguments(a: Any, b: Any) -> tuple[Any, ...]:
+        """Return the arguments of trsm for matrices at the addresses ``a``, ``b``."""
         return *options, ctypes.c_void_p(one.ctypes.data), a, n, b, n
 
     sizes = {"a": n * n * element.size, "b": n * sides * element.size}
@@ -145,17 +158,21 @@ def triangular(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare trsm of all matrices at once, for row-major matrices.
+    """Prepare one call of trsm for all matrices, which are row-major.
 
-    ``integers`` are ``rows``, ``columns``, ``matrices`` and cuBLAS's options: ``left``,
-    ``lower``, ``transpose`` and ``unit``. ``dtype`` is a short name.
+    It solves ``op(A) X = B`` if ``left``, else ``X op(A) = B``; X overwrites B.
+    ``integers`` has the ``rows`` and ``columns`` of B, the number of ``matrices``, and
+    options: ``left``; ``lower``, whether A is lower triangular; ``unit``, whether its
+    diagonal counts as ones; ``transpose``, 1 if op transposes and 2 if it conjugates
+    too.
     """
     p, element = integers, Element(dtype)
     rows, columns, matrices = p["rows"], p["columns"], p["matrices"]
-    n = rows if p["left"] else columns
+    n = rows if p["left"] else columns  # of A
     function = f"cublas{element.letter}trsmBatched"
     one = np.ones((), element.dtype)
-    # Its lower triangle is the transpose's upper one: side, triangle, operation, unit.
+    # cuBLAS sees the transposes: a lower triangle is an upper one, A on the left is on
+    # the right (side 1), and columns are rows. The operation on A is the same.
     triangle = _UPPER if p["lower"] else _LOWER
     options = p["left"], triangle, p["transpose"], p["unit"], columns, rows
     steps = n * n * element.size, rows * columns * element.size

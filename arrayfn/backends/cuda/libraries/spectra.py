@@ -1,7 +1,10 @@
-"""Eigenvalues and singular values through cuSOLVER, column-major.
+"""Prepares eigenvalues and singular values by cuSOLVER, of column-major matrices.
 
-Small matrices of a batch are one call. Nothing waits for the GPU except what cuSOLVER
-computes partly on the host: the general eigenvalue problem and the polar decomposition.
+A batch of small matrices is one call. Only functions that cuSOLVER computes partly on
+the host wait for the GPU: the general eigenvalue problem and the polar decomposition.
+
+``dtype`` is the short name of the matrices' dtype, as "f32". All functions overwrite
+the matrices ``a``, and write an int32 ``status`` for each.
 """
 
 from __future__ import annotations
@@ -25,21 +28,23 @@ from arrayfn.backends.cuda.libraries.dense import (
 )
 from arrayfn.backends.cuda.libraries.workspaces import workspace
 
-_UPPER: Final = 1
+_UPPER: Final = 1  # cublasFillMode_t
 _BATCH: Final = "cusolverDnXsyevBatched"
 _WHOLE_ARRAYS: Final = {"a": 0, "w": 0, "status": 0}
-"""The arrays of a call that computes all matrices at once."""
-_MAX_CAPTURED: Final = 512  # rows up to which the batched routine does not wait
-_MAX_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
+"""``matrix_bytes`` of ``each_matrix`` for one call that computes all matrices."""
+_MAX_CAPTURED: Final = 512  # most rows for which the batched routine does not wait
+_MAX_SHARED: Final = 64 << 20  # most bytes of a workspace that graphs keep
 _MAX_SINGLE: Final = 512
-"""Rows up to which the batched routine is faster for one float32 matrix, too."""
+"""Most rows of a single float32 matrix for which the batched routine is faster."""
 
 
 def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare syevd or heevd of each matrix, in place, with eigenvalues and a status.
+    """Prepare the eigenvalues ``w`` of each symmetric or Hermitian matrix.
 
-    ``integers`` are ``n``, ``matrices``, and ``vectors``: whether eigenvectors replace
-    the matrices. ``dtype`` is a short name ("f32").
+    ``integers`` has the rows ``n`` of a matrix, the number of ``matrices``, and
+    ``vectors``: whether eigenvectors replace the matrices. Batches, and small float32
+    matrices, are one call of cuSOLVER's batched routine, if this version has it; else
+    syevd or heevd is called for each matrix.
     """
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
     element = Element(dtype)
@@ -51,6 +56,7 @@ def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
     elements = workspace_elements(function, vectors, _UPPER, n, NONE, n, NONE)
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        """Return the arguments of syevd for a matrix at the address ``a``."""
         return vectors, _UPPER, n, a, n, w, work, elements, info
 
     sizes = {"a": n * n * element.size, "w": n * element.real_size, "status": 4}
@@ -59,19 +65,21 @@ def eigh(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
-    """Prepare one call for all matrices; it can be captured unless they are large.
+    """Prepare one call of syevBatched for all matrices.
 
-    Each has ``n`` rows; ``vectors`` is 1 if eigenvectors are asked for. The call is
-    some hundreds of kernels, which take the host up to three times as long to enqueue
-    as they take the GPU.
+    A matrix has ``n`` rows; ``vectors`` is 1 if eigenvectors are asked for. The call
+    can be captured unless the matrices are large. It is some hundreds of kernels, which
+    take the host up to three times as long to enqueue as they take the GPU.
     """
     extent, count = ctypes.c_int64(n), ctypes.c_int64(matrices)
     kind, real = element.type, element.real_type
 
     def arrays(a: Any, w: Any) -> tuple[Any, ...]:
+        """Return the arguments that the routine and its query have in common."""
         return vectors, _UPPER, extent, kind, a, extent, real, w, kind
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        """Return the routine's arguments for arrays at these addresses."""
         leading = solver_params(), *arrays(a, w), *workspaces.arguments(work)
         return *leading, info, count
 
@@ -93,9 +101,9 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare syevjBatched or heevjBatched: as ``eigh``, for small matrices.
+    """Prepare the eigenvalues of small matrices by syevjBatched or heevjBatched.
 
-    ``integers`` and ``dtype`` are those of ``eigh``.
+    ``integers`` and arrays are those of ``eigh``; one call computes all matrices.
     """
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
     element = Element(dtype)
@@ -107,6 +115,7 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
     )
 
     def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        """Return the function's arguments for arrays at these addresses."""
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
     workspaces = Workspaces(elements * element.size)
@@ -114,46 +123,60 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
 
 
 def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare geev of each matrix, which is overwritten: complex eigenvalues.
+    """Prepare geev: the complex eigenvalues ``w`` of each matrix.
 
-    With ``with_vectors`` also right eigenvectors. Those of real matrices are real: of a
-    conjugate pair, real and imaginary part. ``integers`` are ``n`` and ``matrices``;
-    ``dtype`` is a short name ("f32").
+    With ``with_vectors`` it also computes right eigenvectors ``v``, in the dtype of the
+    matrices: for a real matrix, the eigenvectors of a conjugate pair are given by their
+    real and their imaginary part, in two columns. ``integers`` has the rows ``n`` of a
+    matrix, and the number of ``matrices``.
     """
     n, matrices, function = integers["n"], integers["matrices"], "cusolverDnXgeev"
     element, extent = Element(dtype), ctypes.c_int64(n)
-    kind, whole = element.type, element.complex_type
+    kind, complex_kind = element.type, element.complex_type
 
     def arrays(a: Any, w: Any, v: Any) -> tuple[Any, ...]:
-        values = 0, int(with_vectors), extent, kind, a, extent, whole, w
+        """Return the arguments that geev and its query have in common.
+
+        There are no left eigenvectors: their pointer is null.
+        """
+        values = 0, int(with_vectors), extent, kind, a, extent, complex_kind, w
         return *values, kind, NONE, extent, kind, v, extent, kind
 
     def arguments(
         work: Any, a: Any, w: Any, info: Any, v: Any = NONE
     ) -> tuple[Any, ...]:
-        """The arguments of geev, at these addresses."""
+        """Return the arguments of geev for a matrix at the address ``a``."""
         return solver_params(), *arrays(a, w, v), *workspaces.arguments(work), info
 
     workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE))
-    matrix = n * n * element.size
-    sizes = {"a": matrix, "w": n * element.complex_size, "status": 4}
+    matrix_bytes = n * n * element.size
+    sizes = {"a": matrix_bytes, "w": n * element.complex_size, "status": 4}
     if with_vectors:
-        sizes["v"] = matrix
+        sizes["v"] = matrix_bytes
     return each_matrix(SOLVER, function, matrices, sizes, arguments, workspaces)
 
 
 class _Svd:
-    """The arguments of an SVD, and the bytes of each matrix of its arrays."""
+    """The parameters of an SVD, and the bytes of one matrix in each of its arrays.
+
+    The arrays are the matrices ``a`` (rows x columns), their singular values ``s``,
+    ``status``, and ``u`` and ``v``, whose columns are singular vectors.
+    """
 
     def __init__(self, dtype: str, integers: Mapping[str, int]) -> None:
+        """Read the ``integers`` of a call.
+
+        They are ``rows``, ``columns``, the number of ``matrices``, and two flags:
+        ``vectors``, whether U and V are computed, and ``full``, whether both are
+        square.
+        """
         self.element = element = Element(dtype)
         self.rows, self.columns = m, n = integers["rows"], integers["columns"]
         self.matrices = integers["matrices"]
         self.full, self.vectors = integers["full"], integers["vectors"]
         small = min(m, n)
         left, right = (k if self.full else small for k in (m, n))
-        numbers = m * n, m * left, n * right
-        a, u, v = (k * element.size for k in numbers)
+        a, u, v = (k * element.size for k in (m * n, m * left, n * right))
         s = small * element.real_size
         self.sizes = {"a": a, "s": s, "status": 4, "u": u, "v": v}
 
@@ -164,22 +187,24 @@ class _Svd:
         matrices: int,
         last: tuple[Any, ...] = (),
     ) -> Call:
-        """Prepare a call of a Jacobi SVD, whose arguments begin with ``head``.
+        """Prepare ``matrices`` calls of a Jacobi SVD, such as "gesvdj".
 
-        ``last`` follows its parameters. The function takes one matrix, and is called
-        for each of ``matrices``.
+        The function's arguments are ``head``, then extents and arrays, workspace and
+        status, the method's parameters, and ``last``. A batched function is called
+        once.
         """
         function = f"cusolverDn{self.element.letter}{function}"
         m, n = self.rows, self.columns
         last = jacobi_params("Gesvdj"), *last
 
         def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
+            """Return the arguments that the function and its query have in common."""
             return *head, m, n, a, m, s, u, m, v, n
 
         def arguments(
             work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
         ) -> tuple[Any, ...]:
-            """The function's arguments, at these addresses."""
+            """Return the function's arguments for arrays at these addresses."""
             return *arrays(a, s, u, v), work, elements, info, *last
 
         elements = workspace_elements(
@@ -191,28 +216,30 @@ class _Svd:
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare gesvdj of each matrix, which is overwritten: U, singular values, V.
+    """Prepare gesvdj: the SVD of each matrix by Jacobi's method.
 
-    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
+    ``integers`` and arrays are those of ``_Svd``.
     """
     p = _Svd(dtype, integers)
-    return p.call("gesvdj", (p.vectors, 1 - p.full), p.matrices)
+    econ = 1 - p.full  # cuSOLVER's flag: U and V are not square
+    return p.call("gesvdj", (p.vectors, econ), p.matrices)
 
 
 def svd_batched(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare gesvdjBatched for matrices of up to 32 rows and columns: square U and V.
+    """Prepare gesvdjBatched: the SVD of all matrices in one call, with square U and V.
 
-    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32").
+    Matrices have at most 32 rows and columns. ``integers`` and arrays are those of
+    ``_Svd``.
     """
     p = _Svd(dtype, integers)
     return p.call("gesvdjBatched", (p.vectors,), 1, last=(p.matrices,))
 
 
 def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
-    """Prepare gesvdp, the polar decomposition, of each matrix, which is overwritten.
+    """Prepare gesvdp: the SVD of each matrix by the polar decomposition.
 
-    ``integers`` are those of ``_Svd``; ``dtype`` is a short name ("f32"). Nakatsukasa
-    and Higham, "Stable and efficient spectral divide and conquer algorithms for the
+    ``integers`` and arrays are those of ``_Svd``. The method is that of Nakatsukasa and
+    Higham, "Stable and efficient spectral divide and conquer algorithms for the
     symmetric eigenvalue decomposition and the SVD", 2013.
     """
     p, function = _Svd(dtype, integers), "cusolverDnXgesvdp"
@@ -220,17 +247,19 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
     kind, real = p.element.type, p.element.real_type
 
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
-        shape = (p.vectors, 1 - p.full, m, n)
+        """Return the arguments that gesvdp and its query have in common."""
+        econ = 1 - p.full
+        shape = (p.vectors, econ, m, n)
         return (*shape, kind, a, m, real, s, kind, u, m, kind, v, n, kind)
 
     def arguments(
         work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
     ) -> tuple[Any, ...]:
-        """The arguments of gesvdp, at these addresses."""
+        """Return the arguments of gesvdp for a matrix at the address ``a``."""
         leading = solver_params(), *arrays(a, s, u, v), *workspaces.arguments(work)
         return *leading, info, ctypes.byref(perturbation)
 
-    perturbation = ctypes.c_double()
+    perturbation = ctypes.c_double()  # cuSOLVER's estimate of the error, not used
     workspaces = workspaces_of(function, *arrays(NONE, NONE, NONE, NONE))
     return each_matrix(SOLVER, function, p.matrices, p.sizes, arguments, workspaces)
 
@@ -244,4 +273,4 @@ SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "gesvdjbatched": svd_batched,
     "gesvdp": svd_polar,
 }
-"""The provider by the first word of its name."""
+"""The provider of each kind of library kernel: the first word of the kernel's name."""

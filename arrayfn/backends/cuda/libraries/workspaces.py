@@ -1,7 +1,7 @@
-"""Scratch memory that calls of libraries share, such that captured graphs can use it.
+"""Scratch memory that calls of libraries share, so that captured graphs can use it.
 
-A graph keeps the addresses that it was captured with, so what its calls write to must
-not be given to others between its runs.
+A graph keeps the addresses that it was captured with. So the scratch memory of its
+calls must not become the memory of an array between its runs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from typing import Final
 from arrayfn.backends.cuda.driver import device, per_device
 
 _MIN_BYTES: Final = 4 << 20
-"""Bytes of the smallest shared workspace: most calls need less, and so share one."""
+"""Bytes of the smallest shared workspace. Most calls need less, and so share one."""
 
 
 class Workspace:
-    """GPU memory that calls use one after the other: all are on one stream."""
+    """Scratch memory on a GPU, which is freed with this object.
+
+    Several calls may use it, because all run one after the other on one stream.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -27,13 +30,16 @@ class Workspace:
 
 
 class _SharedWorkspace:
-    """The workspace that calls are given; one that needs more has it replaced."""
+    """The largest workspace so far, which the next calls share.
+
+    It is replaced by a larger one when a call needs more; earlier calls keep theirs.
+    """
 
     def __init__(self) -> None:
         self.largest: Workspace | None = None
 
     def of(self, nbytes: int) -> Workspace:
-        """The shared workspace, replaced if it has less than ``nbytes``."""
+        """Return the shared workspace, replaced if it has less than ``nbytes``."""
         if self.largest is None or self.largest.nbytes < nbytes:
             self.largest = Workspace(max(nbytes, _MIN_BYTES))
         return self.largest
@@ -41,9 +47,13 @@ class _SharedWorkspace:
 
 @per_device
 def _shared() -> _SharedWorkspace:
+    """Return the shared workspace of this thread's GPU."""
     return _SharedWorkspace()
 
 
 def workspace(nbytes: int) -> Workspace:
-    """A workspace of ``nbytes`` or more on this thread's GPU, until it is dropped."""
+    """Return a shared workspace of ``nbytes`` or more on this thread's GPU.
+
+    The caller keeps it as long as its calls may run.
+    """
     return _shared().of(nbytes)
