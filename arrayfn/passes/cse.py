@@ -13,14 +13,14 @@ from arrayfn.primitives.base import has_effect
 
 
 def cse(program: Program) -> Program:
-    """``program`` without equations that repeat an earlier one.
+    """Drop the equations of ``program`` that repeat an earlier one.
 
     ``a = exp(x); b = exp(x); c = a + b`` becomes ``a = exp(x); c = a + a``.
     """
     outputs_by_key: dict[Any, tuple[Atom, ...]] = {}
 
     def computed_once(equation: Equation, operands: list[Atom]) -> tuple[Atom, ...]:
-        """The outputs of the first equation that computes the same."""
+        """Emit ``equation``, or return the outputs of an earlier equal one."""
         key = _equation_key(equation, operands)
         if key not in outputs_by_key:
             outputs_by_key[key] = current_builder().keep(equation, operands)

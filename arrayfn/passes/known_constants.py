@@ -24,10 +24,11 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
 
     Returns the Program of these values, or None if there are none, and the rest of
     ``program``. In the rest the values are the last constants; ``ShapeDtypeStruct``s
-    stand for them.
+    stand for them. With the constant ``w``, ``y = x @ inv(w)`` becomes
+    ``v = inv(w)`` and ``y = x @ v``.
     """
-    known: set[Var] = set()
-    captured = set(program.constants)
+    known: set[Var] = set()  # depend on captured arrays or literals only
+    captured = set(program.constants)  # of these, what depends on captured arrays
     limit = MAX_GROWTH + sum(v.type.nbytes for v in program.constants)
     found: list[Var] = []
     hoisted: set[Equation] = set()
@@ -79,6 +80,6 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
 
 
 def _unknown(var: Var) -> Any:
-    """A ShapeDtypeStruct for an array that is computed later."""
+    """Return a ShapeDtypeStruct that stands for the value of ``var``."""
     type = var.type
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)

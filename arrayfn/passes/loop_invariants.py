@@ -32,7 +32,7 @@ MIN_COST: Final = 4
 
 
 def loop_invariants(program: Program) -> Program:
-    """``program`` with costly loop invariants computed before its loops.
+    """Move costly loop invariants of ``program`` before its loops.
 
     ``for x in xs: y = sin(w) * x`` becomes ``s = sin(w); for x in xs: y = s * x``.
     """
@@ -67,7 +67,10 @@ class _Constants:
 
 
 def _constants_of(equation: Equation) -> _Constants | None:
-    """How a loop that may iterate more than once stores its constants, or None."""
+    """Return where a loop has its constants; None if it may not be changed.
+
+    None for other equations, for a scan of one iteration, and for an ``unroll`` of 0.
+    """
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
         return _Constants("program", "consts", 0, params["consts"])
@@ -79,7 +82,10 @@ def _constants_of(equation: Equation) -> _Constants | None:
 
 
 def _costly_invariants(equation: Equation) -> list[Equation]:
-    """The costly equations of a loop's body that depend on its constants alone."""
+    """Return the costly equations of a loop's body that depend only on its constants.
+
+    The list is empty for any other equation.
+    """
     constants = _constants_of(equation)
     if constants is None:
         return []
@@ -114,7 +120,9 @@ def _hoisted(
 ) -> tuple[Var, ...]:
     """Emit ``invariants``, then the loop with their results among its constants.
 
-    ``operands`` are the new ones of ``equation``.
+    The equations that ``invariants`` need are emitted too. Constants that the body does
+    not read any more are dropped. ``operands`` are those of ``equation`` in the new
+    Program.
     """
     builder = current_builder()
     constants = _constants_of(equation)

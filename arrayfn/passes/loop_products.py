@@ -31,7 +31,7 @@ MAX_BYTES: Final = 1 << 28
 
 
 def products_out_of_loops(program: Program) -> Program:
-    """``program`` with large products of its scans moved before or after them.
+    """Move large products in scans of ``program`` before or after these scans.
 
     * ``for x in xs: h = f(h, w @ x)`` becomes ``ys = xs @ w.T`` and ``for y in ys: h =
       f(h, y)``.
@@ -42,7 +42,10 @@ def products_out_of_loops(program: Program) -> Program:
     zeros: set[Atom] = set()
 
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-        """Emit a scan with its large products outside; None leaves ``equation``."""
+        """Emit a scan with its large products outside; None leaves ``equation``.
+
+        An array of zeros is emitted and added to ``zeros``.
+        """
         if _has_products(equation):
             return _Scan(equation, operands, zeros).emit()
         if not is_zeros(equation):
@@ -84,7 +87,8 @@ class _Scan:
     Attributes:
         consts, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
         equations: the equations of the body that are left.
-        zeros: arrays of zeros outside.
+        zeros: the arrays of the new Program that are known to be zeros. A sum that
+            begins at one of them needs no addition.
     """
 
     def __init__(
@@ -110,9 +114,10 @@ class _Scan:
     # Before the loop.
 
     def products_of_inputs(self, summed: set[Equation]) -> list[Equation]:
-        """The large products that depend on constants and slices alone.
+        """Return the large products that depend only on constants and slices.
 
-        Products in ``summed`` do not count; they are computed after the loop.
+        Products in ``summed`` do not count, because they are computed after the loop,
+        nor do products whose results for all iterations exceed ``MAX_BYTES``.
         """
         available = {v for v, _ in (*self.consts, *self.xs)}
         products: list[Equation] = []
@@ -160,10 +165,11 @@ class _Scan:
     # After the loop.
 
     def summed_products(self) -> dict[int, Equation]:
-        """The products that are only added to a carry, by the carry's index.
+        """Return the products that are only added to a carry, by the carry's index.
 
-        Only those count whose operands of all iterations fit ``MAX_BYTES``, and whose
-        operands are not constants.
+        In ``total = value + term``, ``value`` is the carry, ``term`` the product, and
+        ``total`` the carry's next value; none of them has any other use. The operands
+        must not be constants, and for all iterations they must fit ``MAX_BYTES``.
         """
         uses: Counter[Atom] = Counter(
             a
@@ -182,7 +188,7 @@ class _Scan:
                 continue
             if value not in addition.inputs:
                 continue
-            (term,) = [a for a in addition.inputs if a is not value] or [value]
+            (term,) = [a for a in addition.inputs if a is not value] or [value]  # x + x
             product = definitions.get(term) if isinstance(term, Var) else None
             is_used_once = all(uses[a] == 1 for a in (value, total, term))
             if product is None or not is_used_once or not _is_large(product):
@@ -251,10 +257,11 @@ class _Scan:
     def emit_sum(
         self, initial: Atom, product: Equation, stacked: dict[Any, Atom]
     ) -> Atom:
-        """``initial`` plus the products of all iterations, as one product.
+        """Emit ``initial`` plus the products of all iterations, as one product.
 
-        ``stacked`` has the operands of all iterations, along a new axis 0, which is one
-        more contracted axis.
+        ``stacked`` has the operands of all iterations along a new axis 0, which becomes
+        one more contracted axis: the sum over t of ``x[t] @ y[t]`` is ``x[t, i, k] *
+        y[t, k, j]`` summed over t and k.
         """
         x, y = (stacked[a] for a in product.inputs)
         contract, batch = product.params["contract"], product.params["batch"]

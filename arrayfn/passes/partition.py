@@ -58,7 +58,7 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def partition(program: Program, mesh: Mesh) -> Partitioned:
-    """The Program that each device of ``mesh`` runs.
+    """Return the Program that each device of ``mesh`` runs, with its specs.
 
     ``z = x @ y`` with the rows of ``x`` cut in two becomes a product of half of ``x``;
     with the contracted axes cut it becomes a product and an ``all_reduce``. Inputs are
@@ -86,7 +86,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 def _with_indices(
     mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
-    """A Partition whose device indices are new inputs of the Program."""
+    """Return a Partition whose device indices are new inputs in ``builder``."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
@@ -103,8 +103,8 @@ class Partition:
             have values of their own, of which shard_maps in the body cut parts.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
-        sums: the sum of each part that was pending, once it is computed.
-        repeated: the operand and axes of each broadcast.
+        sums: for a part with a pending sum, the sum once it is computed.
+        repeated: for the result of a broadcast of whole arrays, its operand and axes.
     """
 
     def __init__(
@@ -162,11 +162,14 @@ class Partition:
         return self.emit_local(equation, [self.summed(x) for x in operands])
 
     def whole(self, atom: Atom) -> LocalValue:
-        """``atom`` as a value of which every device has all."""
+        """Return ``atom`` as a value that is not cut: each device has all of it."""
         return LocalValue(atom, ((),) * atom.type.ndim)
 
     def move(self, x: LocalValue, spec: Spec) -> Atom:
-        """The device's part of ``x`` when it is cut by ``spec``."""
+        """Return the device's part of ``x`` after it is moved to ``spec``.
+
+        Pending sums are computed. A broadcast is not moved, but emitted again.
+        """
         if x.pending:
             x = self.summed(x, spec)
         if x.spec == spec:
@@ -176,15 +179,17 @@ class Partition:
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
 
     def summed(self, x: LocalValue, spec: Spec | None = None) -> LocalValue:
-        """Emit the pending sums of ``x`` over mesh axes.
+        """Emit the pending sums of ``x`` over mesh axes; return a value without any.
 
-        A sum that ``spec`` cuts along the same mesh axis becomes a ``reduce_scatter``,
-        others an ``all_reduce``.
+        A sum over a mesh axis by which ``spec`` cuts the result becomes a
+        ``reduce_scatter``, others an ``all_reduce``. A result with the spec of ``x``
+        is kept in ``sums``, for the next use of ``x``.
         """
         part, new_spec = x.part, list(x.spec)
         if x.part in self.sums and spec in (None, x.spec):
             return self.sums[x.part]
         for axis in x.pending:
+            # The array axes that ``spec`` cuts by ``axis``, after their present cuts.
             new_cuts = [
                 d for d, entry in enumerate(spec or ()) if entry == (*new_spec[d], axis)
             ]
@@ -200,7 +205,10 @@ class Partition:
         return result
 
     def repeated_part(self, x: LocalValue, spec: Spec) -> Atom:
-        """A device's part of a broadcast ``x``: a broadcast of its operand's part."""
+        """Return a device's part, by ``spec``, of the broadcast ``x``.
+
+        It is a broadcast of a part of the operand. Axes of extent 1 are not cut.
+        """
         operand, axes = self.repeated[x.part]
         shape = x.part.type.shape
         inner = [
@@ -214,7 +222,13 @@ class Partition:
     def emit_local(
         self, equation: Equation, operands: list[LocalValue]
     ) -> list[LocalValue]:
-        """Emit a device's part of ``equation``, whose operands have no pending sums."""
+        """Emit a device's part of ``equation``, whose operands have no pending sums.
+
+        In this order: shard_maps, reshards and callbacks by their own rules; an
+        equation on whole operands as it is; loops and branches; the bodies of calls;
+        equations with a sharding rule on parts; Compositions by what they expand to;
+        any other equation on whole operands, gathered before.
+        """
         primitive, params = primitive_of(equation), equation.params
         if primitive is shard_map:
             return emit_shard_map(self, params, operands)
@@ -248,7 +262,8 @@ class Partition:
     ) -> list[LocalValue]:
         """Emit ``equation`` on whole operands, on every device.
 
-        If operands were cut, a sentence is added to ``not_cut``.
+        If operands were cut, a sentence is added to ``not_cut``. A broadcast is added
+        to ``repeated``.
         """
         if not all(x.is_whole for x in operands):
             location = "" if equation.source is None else f" at {equation.source}"
@@ -322,7 +337,8 @@ class Partition:
         """Emit ``equation`` on parts of its operands, cut along its factors.
 
         Partial results of reduced factors are combined, or left pending if they are
-        sums.
+        sums. An operand that is added to a sum (``added``, as the operand of a
+        scatter_add) is replaced by zeros, and added once, after the sum over devices.
         """
         chosen = mesh_axes_of_factors(equation, operands, equation_factors, self.mesh)
 
@@ -374,7 +390,7 @@ class Partition:
         result_specs: Sequence[Spec] | None = None,
         front: int = 0,
     ) -> tuple[Program, list[Spec]]:
-        """A device's part of the Program of a loop or branch, and its outputs' specs.
+        """Return a device's part of a loop's or branch's Program, and its output specs.
 
         Args:
             program: the Program for all devices.

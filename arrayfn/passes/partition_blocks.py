@@ -33,7 +33,10 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned:
-    """The Program that each device of ``mesh`` runs, in blocks of ``parts`` members.
+    """Return the Program that each device of ``mesh`` runs, in blocks.
+
+    Each mesh axis that cuts an array is taken for an axis of ``parts`` members. The
+    Program of one member becomes that of a device along one mesh axis after the other.
 
     Raises ArgumentError, with the user's line, for what cannot be cut so: see
     ``_check``.
@@ -41,19 +44,19 @@ def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned
     _check(program, mesh, parts)
     names = [a for a in mesh.axis_names if any(a in s for s in _entries(program))]
     sizes = tuple(parts if a in names else n for a, n in mesh.shape.items())
-    found = partition(program, Mesh(sizes, mesh.axis_names))
-    local = found.program
+    partitioned = partition(program, Mesh(sizes, mesh.axis_names))
+    local = partitioned.program
     inputs = [spec_of_type(v.type) for v in program.inputs]
     outputs = [
         spec.entries(v.type.ndim)
-        for spec, v in zip(found.out_specs, local.outputs, strict=True)
+        for spec, v in zip(partitioned.out_specs, local.outputs, strict=True)
     ]
     for position, name in enumerate(mesh.axis_names):
         if name in names:
             axis = BlockAxis(name, parts, mesh.shape[name])
-            index = len(inputs) + position
+            index = len(inputs) + position  # indices along the mesh axes come last
             local = _device_program(local, axis, inputs, outputs, index)
-    return replace(found, program=local, mesh=mesh)
+    return replace(partitioned, program=local, mesh=mesh)
 
 
 def _entries(program: Program) -> Iterator[tuple[str, ...]]:
@@ -129,8 +132,10 @@ def _device_program(
 ) -> Program:
     """Turn the Program of a member along ``axis`` into that of a device.
 
-    Input number ``index`` is the member's index along the axis, and becomes the
-    device's.
+    ``in_specs`` say how the mesh cuts the array inputs, and ``out_specs`` the outputs.
+    An array that ``axis`` cuts becomes larger: a device has the parts of all its
+    blocks. Input number ``index`` is the member's index along the axis. It becomes the
+    device's, from which the indices of the blocks are computed.
     """
     count = axis.blocks
     in_dims = [_dim_of(axis.name, spec) for spec in in_specs]
@@ -169,17 +174,14 @@ def _dim_of(name: str, spec: Spec) -> int | None:
 
 
 def _split(x: Atom, dim: int, count: int) -> Atom:
-    """``x`` in ``count`` blocks along ``dim``, stacked along a new first axis."""
+    """Cut ``x`` into ``count`` blocks along ``dim``, stacked along a new first axis."""
     shape = x.type.shape
     split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
     return move_axis(views.reshape(x, shape=split), dim, 0)
 
 
 def _joined(x: Atom, dim: int) -> Atom:
-    """The blocks along axis 0 of ``x``, put together along ``dim``.
-
-    The inverse of ``_split``.
-    """
+    """Put the blocks along axis 0 of ``x`` together along ``dim``: undo ``_split``."""
     count, *shape = x.type.shape
     shape[dim] *= count
     return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))

@@ -22,7 +22,10 @@ from arrayfn.primitives.base import Convert, Factors, Marker, Primitive, Scalar
 def factors_of(
     primitive: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
 ) -> Factors | None:
-    """The factors of an equation; None if it needs whole operands."""
+    """Return the factors of an equation; None if it needs whole operands.
+
+    They come from the primitive's own rule, or from the one for elementwise primitives.
+    """
     if not isinstance(primitive.factors, Marker):
         return primitive.factors(*types, **params)
     if isinstance(primitive.kernel, (Scalar, Convert)):
@@ -46,8 +49,11 @@ def mesh_axes_of_factors(
 ) -> dict[int, Entry]:
     """Choose the mesh axes that cut each factor of an equation.
 
-    The specs of its ``operands`` propose them. If they propose one mesh axis for two
-    factors, the one gets it for which fewer bytes are moved.
+    The specs of its ``operands`` propose mesh axes. If they propose one mesh axis for
+    two factors, the factor for which fewer bytes are moved gets it. A proposal is
+    ignored if the parts would not be equal, or if a reduction over the factor is not a
+    sum, maximum or minimum. ``x[i, k] @ y[k, j]`` with ``x`` cut by ``(("a",), ())``
+    gives ``{i: ("a",)}``.
     """
     extents = _extents(operands, equation_factors, mesh)
     costs: dict[tuple[int, Entry], float] = {}
@@ -72,7 +78,7 @@ def mesh_axes_of_factors(
 
 
 def _size(entry: Entry, mesh: Mesh) -> int:
-    """In how many parts the mesh axes ``entry`` cut an axis."""
+    """Return in how many parts the mesh axes ``entry`` together cut an axis."""
     return math.prod(mesh.shape[axis] for axis in entry)
 
 
@@ -99,6 +105,7 @@ def _bytes_moved(
                 total += nbytes if factor in axes else nbytes * (count - 1)
         if factor in axes and x.spec[axes.index(factor)] != entry:
             total += 1  # a copy, of which nothing is sent
+    # An all_reduce sends about twice the bytes of its operand.
     if factor in equation_factors.reduced:
         total += 2 * equation.outputs[0].type.nbytes
     return total

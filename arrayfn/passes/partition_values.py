@@ -17,8 +17,9 @@ from arrayfn.primitives.base import primitive_of
 class LocalValue:
     """A device's part of a value, with the spec that cuts the whole value.
 
-    The value is still to be summed over the mesh axes ``pending``. Views are emitted
-    before the sum; where the value is cut, the sum becomes a ``reduce_scatter``.
+    The parts are still to be summed over the mesh axes ``pending``. The sum waits
+    because views can be emitted before it, and because it becomes a ``reduce_scatter``
+    where the sum is cut.
     """
 
     part: Atom
@@ -33,7 +34,7 @@ class LocalValue:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective: its axis, the bytes a device sends, and the user's line."""
+    """A collective: its name, mesh axis, bytes of its operand, and the user's line."""
 
     name: str
     axis_name: str
@@ -42,7 +43,7 @@ class Transfer:
 
 
 def _transfers(program: Program) -> Iterator[Transfer]:
-    """The collectives of ``program`` and of the Programs inside it, in order."""
+    """Yield the collectives of ``program`` and of the Programs inside it, in order."""
     for equation in program.equations:
         primitive = primitive_of(equation)
         if primitive.is_collective:
@@ -72,7 +73,7 @@ class Partitioned:
 
 
 def spec_of_type(type: ArrayType) -> Spec:
-    """The spec of an array of this type; without a sharding it is whole."""
+    """Return the spec of an array of this type; without a sharding no axis is cut."""
     if type.sharding is None:
         return ((),) * type.ndim
     return type.sharding.spec.entries(type.ndim)

@@ -18,7 +18,11 @@ from arrayfn.primitives.base import AxisMap, View, primitive_of
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a value is read out of the array ``base``: an AxisMap for each base axis."""
+    """How a value is read out of the array ``base``: an AxisMap for each base axis.
+
+    Element ``w`` of the value is the element of the base whose index along each axis is
+    ``offset + scale * w[axis]``, or ``offset`` if the AxisMap's ``axis`` is None.
+    """
 
     base: Var
     axes: tuple[AxisMap, ...]
@@ -70,6 +74,7 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
             axes.append(outer)
             continue
         inner = view[outer.axis]
+        # outer.offset + outer.scale * (inner.offset + inner.scale * w[inner.axis])
         axes.append(
             AxisMap(
                 inner.axis,
@@ -81,7 +86,10 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
 
 
 def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
-    """The AxisMaps of ``equation`` if it is an affine view, else None."""
+    """Return the AxisMaps of ``equation`` if it is an affine view, else None.
+
+    A relayout is none, because it copies, nor is a view of a literal.
+    """
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, View) or primitive is views.relayout:
         return None
@@ -91,7 +99,7 @@ def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
 
 
 def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
-    """Add the reads of the outputs of ``equation``, given those of its operands."""
+    """Add the outputs of ``equation`` to ``reads``, which has its operands."""
     view = affine_view(equation)
     if view is None:
         reads.update((v, identity_read(v)) for v in equation.outputs)

@@ -33,7 +33,7 @@ def storage_as_bytes(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
 ) -> Program:
-    """``program`` with uint8 in place of storage types.
+    """Replace storage types in ``program`` by uint8.
 
     ``products`` and ``keep`` are the pipeline's. Raises DTypeError for a Python
     function, or an operator's kernel, that takes or gives an array of a storage type.
@@ -68,7 +68,11 @@ class _StorageAsBytes:
     keep: Callable[[Equation], bool]
 
     def emit(self, equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
-        """Emit ``equation``; ``operands`` of storage types are bytes already."""
+        """Emit ``equation`` on bytes; ``operands`` of storage types are bytes already.
+
+        Conversions, bitcasts and products have rules of their own. Other primitives
+        move elements, and get bytes instead. An equation without storage types stays.
+        """
         builder = current_builder()
         primitive, params = primitive_of(equation), equation.params
         kinds = [a.type.dtype for a in (*equation.inputs, *equation.outputs)]
@@ -125,7 +129,10 @@ def _bytes_type(type: ArrayType) -> ArrayType:
 
 
 def _byte_of(value: Any, dtype: DType) -> Any:
-    """The byte in which ``dtype`` stores a number; the number for other dtypes."""
+    """Return the byte in which a storage type ``dtype`` stores the number ``value``.
+
+    For other dtypes return the number.
+    """
     if dtype not in dtypes.STORAGE:
         return value
     return np.asarray(value).astype(dtype).view(np.uint8).item()
@@ -148,7 +155,7 @@ def _foreign_error(equation: Equation) -> DTypeError:
 
 
 def _converted(x: Atom, source: DType, target: DType) -> Atom:
-    """``x`` as ``target``; arrays of storage types are bytes."""
+    """Convert ``x`` from ``source`` to ``target``; both are bytes if storage types."""
     if source == target:
         return x
     value = x if source not in dtypes.STORAGE else _decoded(x, source)
@@ -166,6 +173,7 @@ def _decoded(x: Atom, source: DType) -> Atom:
     if source == dtypes.uint4:
         return bitcast(discrete.bitwise_and(x, _byte(0xF)), dtype=dtypes.int8)
     if source == dtypes.int4:
+        # Four bits up and four down again: this extends the sign.
         high = bitcast(discrete.shift_left(x, _byte(4)), dtype=dtypes.int8)
         return discrete.shift_right_arithmetic(high, Literal(4, dtypes.int8))
     return _FORMATS[source].decoded(x)
@@ -188,10 +196,10 @@ def _byte(value: int) -> Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Float8:
-    """An 8-bit floating-point format: sign, exponent, ``mantissa`` bits.
+    """An 8-bit floating-point format: a sign bit, the exponent, ``mantissa`` bits.
 
-    ``bias`` is the exponent field of 1.0. ``highest`` are the bits that numbers too
-    large become, and ``nan`` those of NaN.
+    ``bias`` is the exponent field of 1.0. ``highest`` is the byte that numbers too
+    large become (without the sign), and ``nan`` the byte of NaN.
     """
 
     mantissa: int
@@ -203,6 +211,9 @@ class _Float8:
         """Convert bytes ``x`` to float16 or float32.
 
         The bits fit into a float16, which has 5 bits of exponent and a bias of 15.
+        float8_e5m2 (bias 15) is the upper byte of a float16. For other formats the
+        exponent and mantissa are moved to their places in a float16, whose value is
+        then scaled by the difference of the biases.
         """
         x = convert(x, dtypes.uint16)
         if self.bias == 15:
@@ -221,12 +232,14 @@ class _Float8:
         raw = bitcast(convert(x, dtypes.float32), dtype=dtypes.uint32)
         sign = discrete.bitwise_and(_shift_right(raw, 24), _u32(0x80))
         raw = discrete.bitwise_and(raw, _u32(0x7FFFFFFF))
-        # Normal numbers: add almost one half of the last bit, and cut.
+        # Normal numbers: add one half of the last bit that stays, less 1 if that bit is
+        # 0 (a tie then rounds down, to even), and cut.
         cut = 23 - self.mantissa
         odd = discrete.bitwise_and(_shift_right(raw, cut), _u32(1))
         rounded = _shift_right(e.add(e.add(raw, odd), _u32((1 << (cut - 1)) - 1)), cut)
         normal = e.sub(rounded, _u32((127 - self.bias) << self.mantissa))
-        # Subnormal ones: the addition of a number whose last bit is theirs rounds them.
+        # Subnormal numbers: add a float32 whose last bit has the value of theirs. The
+        # addition rounds to it, and the sum's lower bits are the result.
         shift = 1 - self.bias - self.mantissa + 23
         unit = Literal(2.0**shift, dtypes.float32)
         total = e.add(bitcast(raw, dtype=dtypes.float32), unit)
@@ -266,7 +279,12 @@ _FORMATS: Final = {
 
 
 def _product(operands: list[Atom], equation: Equation, products: Products) -> Atom:
-    """A product of bytes, in a dtype that the target multiplies."""
+    """Emit a dot_general of storage types, in a dtype that the target multiplies.
+
+    int4 is multiplied as int8 if the result is an integer. Otherwise operands become
+    bfloat16 if the target multiplies that into the result's dtype, else the compute
+    dtype. ``operands`` are bytes where ``equation`` has storage types.
+    """
     result = equation.outputs[0].type.dtype
     kinds = [a.type.dtype for a in equation.inputs]
     computed = dtypes.compute_dtype(result)
@@ -280,5 +298,5 @@ def _product(operands: list[Atom], equation: Equation, products: Products) -> At
     params = {**equation.params, "preferred_element_type": into}
     if computed == into:
         del params["preferred_element_type"]
-    made = contraction.dot_general(x, y, **params)
-    return convert(made, result) if is_rounded else made
+    product = contraction.dot_general(x, y, **params)
+    return convert(product, result) if is_rounded else product

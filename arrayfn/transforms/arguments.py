@@ -91,11 +91,11 @@ def with_own_arrays(
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
     """Convert arrays of other libraries in ``args`` and ``kwargs``, without copies.
 
-    Returns ``args``, ``kwargs``, their leaves and their structure.
+    Returns ``args``, ``kwargs``, their leaves, and the structure of the pair.
     """
-    given, structure = tree.flatten_arguments((args, kwargs))
-    leaves = [adopted(x) for x in given]
-    if not all(map(operator.is_, leaves, given)):
+    foreign, structure = tree.flatten_arguments((args, kwargs))
+    leaves = [adopted(x) for x in foreign]
+    if not all(map(operator.is_, leaves, foreign)):  # only if a leaf was converted
         args, kwargs = tree.unflatten(structure, leaves)
     return args, kwargs, leaves, structure
 
@@ -143,7 +143,11 @@ _MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")
 
 
 def raise_mismatch(error: TypeError) -> None:
-    """Raise ArgumentError if ``error`` says that a call does not fit a signature."""
+    """Raise ArgumentError if ``error`` says that a call does not fit a signature.
+
+    Only if it comes from a call that arrayfn made: no frame of the traceback is the
+    user's. Otherwise return, so that the caller raises ``error`` itself.
+    """
     if error.__traceback__ is None or not _MISMATCH.match(str(error)):
         return
     frames = traceback.walk_tb(error.__traceback__)
@@ -180,7 +184,7 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
 def positions_of(
     what: str, function: Function, names: str | Iterable[str]
 ) -> tuple[int, ...]:
-    """The positions of ``function``'s parameters ``names``.
+    """Return the positions of ``function``'s parameters ``names``.
 
     Raises ArgumentError if one is not there; ``what`` is the option that names it.
     """
@@ -279,9 +283,10 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
 def hints(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """The user's name for each leaf: ``x``, ``params_w`` for ``params["w"]``.
+    """Return a name for each leaf: ``x``, or ``params_w`` for ``params["w"]``.
 
-    The leaves are those of the pair (``args``, ``kwargs``).
+    The leaves are those of the pair (``args``, ``kwargs``). A name is empty if there is
+    none that is a short identifier.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -289,16 +294,20 @@ def hints(
         parameters = []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in parameters if p.kind in kinds]
-    found: list[str] = []
+    hints: list[str] = []
     for position, argument in enumerate(args):
         stem = names[position] if position < len(names) else ""
-        found += [_identifier(stem, path) for path in tree.paths(argument)]
+        hints += [_identifier(stem, path) for path in tree.paths(argument)]
     for key in sorted(kwargs):
-        found += [_identifier(key, path) for path in tree.paths(kwargs[key])]
-    return found
+        hints += [_identifier(key, path) for path in tree.paths(kwargs[key])]
+    return hints
 
 
 def _identifier(stem: str, path: str) -> str:
+    """Join ``stem`` and a ``path`` such as ``["w"]`` into an identifier.
+
+    Empty if that is impossible, if it is longer than 24, or if ``stem`` is empty.
+    """
     name = re.sub(r"\W+", "_", stem + path).strip("_") if stem else ""
     return name if name.isidentifier() and len(name) <= 24 else ""
 

@@ -67,6 +67,7 @@ def smap(
         return _along(axis, axis_name)
 
     def is_none(axis: Any) -> bool:
+        """Whether ``axis`` is None, which pytrees would take for an empty tree."""
         return axis is None
 
     return shard_map(
@@ -108,7 +109,10 @@ def pmap(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Call the function on each device, by ``shard_map``."""
+        """Run the function on the devices, by ``shard_map`` over a mesh of one axis.
+
+        Keyword arguments become positional ones, with the mapped axis 0.
+        """
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -132,10 +136,14 @@ def pmap(
             )
 
         def spec(axis: int | None) -> PartitionSpec:
+            """The PartitionSpec that cuts ``axis`` over the devices."""
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
-            """The function of one member's parts, whose mapped axes have extent 1."""
+            """Call ``fun`` on one member's parts, whose mapped axes have extent 1.
+
+            These axes are removed from arguments, and ``out_axes`` is added to results.
+            """
             own = [
                 part
                 if axis is None
@@ -158,11 +166,12 @@ def pmap(
 
 
 def _along(axis: int, name: str) -> PartitionSpec:
+    """The PartitionSpec that cuts array axis ``axis`` along the mesh axis ``name``."""
     return PartitionSpec(*[None] * axis, name)
 
 
 def _expanded(y: Any, axis: int) -> Any:
-    """``y`` with a new axis of extent 1."""
+    """Insert an axis of extent 1 into ``y``, an array or a number, at ``axis``."""
     shape = leaf_type(y).shape
     wider = (*shape[:axis], 1, *shape[axis:])
     return y.reshape(wider) if hasattr(y, "reshape") else np.full(wider, y)

@@ -149,7 +149,12 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
 
 class _Linearized:
-    """A function linearized at ``primals``: its value, and a linear Program."""
+    """A function linearized at ``primals``: its value, and a linear Program.
+
+    ``linear`` takes the ``residuals`` and the tangents of the leaves marked in ``wrt``.
+    It returns the tangents of the value. ``split`` is the whole linearization, and
+    ``outputs`` are the leaves of the value and of aux.
+    """
 
     def __init__(
         self, function: Function, primals: tuple[Any, ...], has_aux: bool
@@ -171,7 +176,7 @@ class _Linearized:
         self.linear = _first_outputs(self.split.linear, self.value_tree.num_leaves)
 
     def with_value(self, linear_map: Function) -> tuple[Any, ...]:
-        """The value and ``linear_map``, with aux if the function returns that."""
+        """Return (value, linear_map), or (value, linear_map, aux) with ``has_aux``."""
         own = self.value_tree.num_leaves
         value = tree.unflatten(self.value_tree, self.outputs[:own])
         if self.aux_tree is None:
@@ -276,7 +281,7 @@ class _Transposed:
 
 
 def _first_outputs(program: Program, count: int) -> Program:
-    """``program`` with only its first ``count`` outputs, and what they need."""
+    """Return ``program`` with only its first ``count`` outputs, and what they need."""
     if count == len(program.outputs):
         return program
     return dce(replace(program, outputs=program.outputs[:count]))
@@ -285,9 +290,10 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """Flatten ``value``, and check its structure and its leaves' ``types``.
+    """Flatten ``value``, after a check of its structure and its leaves' ``types``.
 
-    ``word`` says what they are, for the message, as "vjp: cotangent".
+    A list stands for a tuple, too. ``word`` is what a leaf is called in messages, such
+    as "vjp: cotangent".
     """
     if isinstance(value, list) and structure.type is tuple:
         value = tuple(value)

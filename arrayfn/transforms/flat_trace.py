@@ -79,7 +79,10 @@ def trace_function(
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
-        """Call the function on its pytrees; returns the leaves of its result."""
+        """Call the function on pytrees of ``tracers``; return its result's leaves.
+
+        Puts the result's structure into ``out_tree``.
+        """
         inner_args, inner_kwargs = tree.unflatten(structure, tracers)
         try:
             result = function(*inner_args, **inner_kwargs)

@@ -208,12 +208,15 @@ def with_others_inside(
         return function, args, kwargs
 
     def hidden(leaf: Any) -> Any:
+        """Wrap a leaf that is not traced."""
         return leaf if _is_traced(leaf) else _Other(leaf)
 
     def shown(leaf: Any) -> Any:
+        """Unwrap a leaf that ``hidden`` wrapped."""
         return leaf.value if isinstance(leaf, _Other) else leaf
 
     def is_other(node: Any) -> bool:
+        """Whether ``node`` is a wrapped leaf."""
         return isinstance(node, _Other)
 
     @functools.wraps(function)
@@ -227,6 +230,7 @@ def with_others_inside(
 
 
 def _is_traced(leaf: Any) -> bool:
+    """Whether ``leaf`` is traced: an array or number, but no Python bool or integer."""
     return is_array(leaf) and not isinstance(leaf, int)
 
 
@@ -275,9 +279,9 @@ def check_inexact(
 
 
 def varying(argument: Any) -> list[bool]:
-    """Whether each leaf of ``argument`` is differentiated by.
+    """Return for each leaf of ``argument`` whether a derivative by it is taken.
 
-    Leaves that are positions of ``tree.Indexed`` are not.
+    Integers that are positions of ``tree.Indexed`` have none.
     """
     pairs = zip(tree.leaves(argument), tree.positions_in(argument), strict=True)
     return [
@@ -301,7 +305,10 @@ def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
 def pair_with_aux(
     function: Function, out_tree: tree.TreeDef
 ) -> tuple[tree.TreeDef, tree.TreeDef]:
-    """The structures of the value and of ``aux``, which ``function`` returns."""
+    """Split the structure of a pair (value, aux), which ``function`` returns.
+
+    Raises DifferentiationError if it is not a pair.
+    """
     parts = out_tree.children()
     if len(parts) != 2:
         raise DifferentiationError(
@@ -318,10 +325,11 @@ def _differentiated(
     chosen: tuple[int, ...],
     allow_int: bool,
 ) -> tuple[list[bool], tree.TreeDef]:
-    """Which leaves one differentiates by, and the structure of the gradient.
+    """Return which leaves to differentiate by, and the structure of the gradient.
 
-    These are the inexact leaves of the positional arguments in ``chosen``. Raises
-    DifferentiationError for integers among them, unless ``allow_int``.
+    These leaves are the inexact ones of the positional arguments in ``chosen``. Raises
+    DifferentiationError for integers among them, unless ``allow_int`` or they are
+    positions of ``tree.Indexed``.
     """
     wrt: list[bool] = []
     for position, argument in enumerate(args):
@@ -337,9 +345,10 @@ def _differentiated(
 def _in_order_of(
     chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
 ) -> list[Any]:
-    """The gradients, given in the order of ``args``, in the order of ``chosen``.
+    """Bring gradients of leaves from the order of ``args`` into that of ``chosen``.
 
-    These are positions. Zeros stand for the gradient of an integer.
+    ``chosen`` has positions of arguments, perhaps repeated. Zeros stand for the
+    gradient by an integer.
     """
     rest = iter(gradients)
     leaves_of = {
@@ -353,11 +362,12 @@ def _in_order_of(
 
 
 def _is_inexact(leaf: Any) -> bool:
+    """Whether ``leaf`` has a dtype with derivatives."""
     return leaf_type(leaf).dtype in dtypes.DIFFERENTIABLE
 
 
 def _fixed(leaf: Any, varies: bool) -> Any:
-    """What stands for the gradient by an integer: zeros; a position stays."""
+    """Return the gradient by an integer: zeros, or a position of ``tree.Indexed``."""
     return np.zeros(leaf_type(leaf).shape) if varies else leaf
 
 

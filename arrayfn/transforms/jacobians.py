@@ -62,12 +62,16 @@ def jacfwd(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Push the arguments' basis forward, and cut the columns into matrices."""
+        """Push the arguments' basis forward, and cut the columns into matrices.
+
+        A column is the derivative of all outputs along one element of an argument.
+        """
         of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
 
         def along(direction: Any) -> Any:
+            """The derivative along ``direction``, and aux if there is any."""
             return jvp(of_chosen, chosen, direction, has_aux)[1:]
 
         types = [leaf_type(x) for x in tree.leaves(chosen)]
@@ -124,7 +128,10 @@ def jacrev(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Pull the basis of the results back, and cut the rows into matrices."""
+        """Pull the basis of the results back, and cut the rows into matrices.
+
+        A row is the derivative of one element of an output by all arguments.
+        """
         of_chosen, chosen = _function_of_chosen(
             fun, args, kwargs, argnums, holomorphic, allow_int
         )
@@ -204,6 +211,7 @@ def hessian(
         gradients = jacrev(recorded, range(len(chosen)), has_aux, holomorphic)
 
         def along(direction: Any) -> Any:
+            """The derivative of the Jacobian along ``direction``, and aux if any."""
             return jvp(gradients, chosen, direction, has_aux)[1:]
 
         leaves, structure = tree.flatten(chosen)
@@ -216,6 +224,7 @@ def hessian(
             derivatives, *aux = along(basis)
 
         def nested(blocks: list[list[Any]]) -> Any:
+            """The blocks of one output as a tree of trees like the arguments."""
             inner = [
                 _single_or_all(tree.unflatten(structure, row), argnums)
                 for row in blocks
@@ -234,17 +243,18 @@ def hessian(
 
 
 def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
-    """Blocks of second derivatives, by the direction's argument, then the gradient's.
+    """Cut the second derivatives of an output into blocks of two arguments.
 
-    ``rows`` are an output's gradients, one for each argument, along all directions:
-    their axes are the directions, the output's, and those of the argument. The output's
-    come first in a block.
+    ``blocks[a][b]`` is by the arguments a and b, and has the axes of the output, of a
+    and of b. ``rows`` has, for each argument b, the derivative of the gradient by b
+    along all directions: its axes are the directions (the elements of all arguments
+    a), those of the output, and those of b. ``types`` are those of the arguments.
     """
     blocks: list[list[Any]] = [[] for _ in types]
     for row, own in zip(rows, types, strict=True):
         for first, part in enumerate(_split(row, [t.shape for t in types], 0)):
             rank = leaf_type(part).ndim - 1 - own.ndim
-            if rank:
+            if rank:  # (directions, output, b) becomes (output, directions, b)
                 after = range(rank + 1, rank + 1 + own.ndim)
                 order = (*range(1, rank + 1), 0, *after)
                 part = apply(views.transpose, part, permutation=order)
@@ -262,7 +272,7 @@ def _function_of_chosen(
     holomorphic: bool,
     allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``function`` as a function of the arguments to differentiate by, and these.
+    """Return a function of the arguments to differentiate by, and these arguments.
 
     ``args`` and ``kwargs`` are all arguments, of which ``argnums`` chooses. Raises
     DifferentiationError for integers, unless ``allow_int``, and for real numbers if
@@ -300,9 +310,10 @@ def _check_real(function: Function, arguments: Sequence[Any]) -> None:
 
 
 def _basis(types: Sequence[ArrayType]) -> list[Any]:
-    """A basis of all inputs together: for each type, unit vectors and zeros.
+    """Return a basis of all inputs together: for each type, unit vectors and zeros.
 
-    They lie along a new axis 0.
+    The vectors lie along a new axis 0. Types with 2 and 1 elements give the arrays
+    ``[[1, 0], [0, 1], [0, 0]]`` and ``[[0], [0], [1]]``.
     """
     total = sum(t.size for t in types)
     rows: list[Any] = []
@@ -320,9 +331,10 @@ def _is_single(types: Sequence[ArrayType]) -> bool:
 
 
 def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
-    """Cut ``x`` along its first or last axis into arrays of ``shapes``.
+    """Cut ``x`` along its first or last axis into parts as large as ``shapes``.
 
-    A part's axes on the cut side are reshaped to its shape.
+    ``axis`` is 0 or -1. Part k has ``prod(shapes[k])`` elements along the axis; the
+    caller reshapes it.
     """
     sizes = [math.prod(shape) for shape in shapes]
     if len(sizes) == 1:
@@ -355,4 +367,5 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _single_or_all(chosen: Any, argnums: Argnums) -> Any:
+    """Return the only entry of ``chosen`` if ``argnums`` is an integer, else all."""
     return chosen[0] if is_one(argnums) else chosen

@@ -87,6 +87,7 @@ def _constant_or_traced(value: Any) -> Any:
 
 
 def _is_hoisted(value: Any) -> bool:
+    """Whether ``closure_convert`` makes the captured ``value`` an argument."""
     return isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE
 
 
@@ -115,17 +116,20 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def value_of(*args: Any) -> Any:
+        """The value that ``fun`` returns, without its rule."""
         return _pair(*args)[0]
 
     def _pair(*args: Any) -> tuple[Any, Any]:
+        """What ``fun`` returns, checked to be a pair."""
         return pair_of(shown_name(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
-        """The value; and the rule's Program with its captures, as residuals."""
+        """Return the value, and the rule's Program and captured values as residuals."""
         value, rule = _pair(*args)
         count = len(args)
 
         def cotangents(ct: Any) -> Any:
+            """Call the rule; make the cotangent of a single argument a tuple."""
             result = rule(ct)
             return (result,) if count == 1 and not isinstance(result, tuple) else result
 
@@ -140,6 +144,6 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
         return tree.unflatten(rule.traced.out_tree, results)
 
-    made = custom_vjp(value_of)
-    made.defvjp(forward, backward)
-    return made
+    function = custom_vjp(value_of)
+    function.defvjp(forward, backward)
+    return function

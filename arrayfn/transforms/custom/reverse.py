@@ -106,7 +106,14 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
-        """See ``Custom.traced_rules``."""
+        """Return ``custom_vjp`` with the params ``forward`` and ``backward``.
+
+        See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and inside a rule, the
+        params are names of functions that trace the rules later. Else they are
+        Programs. Forward: (arguments, captured) -> (results, residuals, captured).
+        Backward: (residuals, captured, cotangents) -> cotangents of arguments and of
+        captured values, where the latter are zeros.
+        """
         assert self._rules is not None
         call = _VjpCall(
             self,
@@ -146,17 +153,18 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
 
 
 def _leaves_or_none(value: Any, structure: tree.TreeDef) -> list[Any] | None:
-    """The leaves of ``value`` for those of ``structure``; None if they do not fit.
+    """Return a leaf of ``value`` for each of ``structure``; None if they do not fit.
 
-    A None in ``value`` stands for a whole subtree, and is each of its leaves.
+    A None in ``value`` stands for a whole subtree, and is repeated for its leaves.
     """
     argument = tree.unflatten(structure, range(structure.num_leaves))
     try:
         spread = tree.broadcast_prefix(value, argument)
     except ValueError:
         return None
-    given = sum(x is not None for x in spread)
-    return spread if given == len(tree.leaves(value)) else None
+    # A leaf of ``value`` that stands for a subtree would be counted several times.
+    present = sum(x is not None for x in spread)
+    return spread if present == len(tree.leaves(value)) else None
 
 
 class _VjpCall(Call):
@@ -183,10 +191,11 @@ class _VjpCall(Call):
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """Trace the forward rule; returns it and placeholders for its residuals.
+        """Trace the forward rule; return the trace and placeholders for the residuals.
 
-        ``primals`` are the arguments, and ``varies`` says by which leaves one
-        differentiates.
+        ``primals`` are the dynamic arguments. ``varies`` says for each of their leaves
+        whether a derivative with respect to it is needed. The Program returns the
+        leaves of the value, then those of the residuals.
         """
         residual_tree: list[tree.TreeDef] = []
 
@@ -199,8 +208,8 @@ class _VjpCall(Call):
                     self.structure, [CustomVJPPrimal(x, v) for x, v in pairs]
                 )
             what = f"{self.name}'s forward rule"
-            made = self.forward(*primals)
-            value, residuals = pair_of(what, "(value, residuals)", made)
+            result = self.forward(*primals)
+            value, residuals = pair_of(what, "(value, residuals)", result)
             saved, structure = tree.flatten(residuals)
             residual_tree.append(structure)
             what = f"the value of {what}"
@@ -262,10 +271,13 @@ class _VjpCall(Call):
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> tuple[Program, custom_rules.Rule]:
-        """The rules' Programs, traced when needed.
+        """Trace the rules when a derivative is taken: return (forward, backward).
 
-        They have ``unused`` further inputs for what the body captures. They do not
-        vary; the primitive makes sure of that.
+        ``varies`` says which inputs of the equation vary. Forward is a Program, with
+        further inputs of the types ``unused`` for the values that the body captures.
+        Backward is the name of a function that traces the rule for the results that
+        have a cotangent. Its Program returns zeros for the captured values: the
+        primitive makes sure that these do not vary.
         """
         own = len(self.leaf_types)
         with self.within_rules:
