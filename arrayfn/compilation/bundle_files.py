@@ -105,6 +105,7 @@ def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
     Raises BundleError, with the file's ``name``, if it has another type or is no array.
     No more memory is taken than ``content`` has.
     """
+    # A .npy file: 8 bytes of magic and version, 2 of the header's length, the header.
     size = int.from_bytes(content[8:10], "little")
     header = content[10 : 10 + size]
     match = _HEADER.fullmatch(header.decode("latin-1"))
@@ -143,7 +144,7 @@ def _sums(folder: Path) -> dict[str, str]:
     for line in lines[:-1]:
         match = _SUM.fullmatch(line)
         if match is None or match[2] in sums:
-            break
+            break  # the lengths differ then, which is an error below
         sums[match[2]] = match[1]
     if lines[-1] or len(sums) != len(lines) - 1 or not sums:
         raise BundleError(f"{folder / SUMS} is not a list of hashes and names")

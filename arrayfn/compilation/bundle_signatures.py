@@ -1,8 +1,8 @@
 """The signatures of a bundle, and what is compiled of them.
 
-In: the files of a bundle, whose hashes are right and which nobody trusts for that. Out:
-``Signature``s, which give a ``Compiled`` for arguments of their types. BundleError,
-with the file, says what is wrong.
+In: the files of a bundle. Their hashes are right, but that does not make them
+trustworthy, so everything is checked. Out: ``Signature``s, which give a ``Compiled``
+for arguments of their types. BundleError, with the file, says what is wrong.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Signature:
     def accepting(
         self, structure: tree.TreeDef, types: Sequence[ArrayType]
     ) -> Compiled:
-        """The function for arguments of these types; ArgumentError if it is another."""
+        """Return the function compiled for these types; ArgumentError for others."""
         if structure != self._in_tree:
             raise ArgumentError(
                 f"this was compiled for arguments of structure "
@@ -156,7 +156,7 @@ class Signature:
         return Compiled(compiled, run, self._in_tree, self._out_tree, cpu)
 
     def _for_sizes(self, sizes: Sizes) -> Compiled:
-        """The function for ``sizes``, which are none unless some are open."""
+        """Return the function compiled for ``sizes``: empty if no sizes are open."""
         key = repr(sorted(sizes.items()))
         if key not in self._compiled:
             text = self._text if self._open is None else self._open.text(sizes)
@@ -207,14 +207,15 @@ class Signature:
         return [self._contents.constants[k] for k in self._description["constants"]]
 
     def _captured(self, types: Sequence[ArrayType]) -> list[Array]:
-        """The captured arrays of the Program, laid out in memory as it says."""
+        """Return the Program's captured arrays, laid out in memory as ``types`` say."""
         pairs = zip(self._arrays(), types, strict=True)
         return [_laid_out(self._file, x, type) for x, type in pairs]
 
     def _lowered(self, program: Program) -> Lowered:
         """Lower ``program``, with the sources of edited kernels.
 
-        If a machine like this saved it, the kernels must be the same as then.
+        If a machine like this one saved the bundle, the kernels must be the same as
+        those that were saved, else BundleError is raised.
         """
         backend, folder = self._backend, self._contents.folder
         trees = self._in_tree, self._out_tree
@@ -273,11 +274,12 @@ class Signature:
 
 
 def _on_first_call(make: Callable[[], Executable]) -> Executable:
-    """An executable that ``make`` makes when it is first called."""
-    made = cache(make)
+    """Return an executable that ``make`` makes when it is first called."""
+    executable = cache(make)
 
     def run(inputs: tuple[Any, ...]) -> Sequence[Any]:
-        return made()(inputs)
+        """Make the executable if that has not been done, and run it."""
+        return executable()(inputs)
 
     return run
 
@@ -297,7 +299,7 @@ def kinds_of(kernel: Kernel) -> list[str]:
 
 
 def machine_of() -> list[str]:
-    """What kernels follow from besides the Program: the compiler and the machine."""
+    """Return what kernels depend on besides the Program: compiler and machine."""
     return [_compiler_hash(), platform.machine(), *machine.properties()]
 
 

@@ -164,9 +164,9 @@ class _Arrays:
         return number
 
     def tree(self, value: Any) -> dict[str, Any]:
-        """A pytree of arrays and numbers as JSON: structure and arrays' numbers."""
-        given, structure = tree.flatten(value)
-        leaves = [adopted(x) for x in given]
+        """Add the leaves of a pytree; return structure and leaf numbers as JSON."""
+        foreign, structure = tree.flatten(value)
+        leaves = [adopted(x) for x in foreign]
         for leaf in leaves:
             check_leaf(leaf, "save: a leaf of arrays")
         numbers = [self.add(np.asarray(x, leaf_type(x).dtype)) for x in leaves]
@@ -176,11 +176,10 @@ class _Arrays:
 def _described_signature(
     number: int, lowered: Lowered, held: _Arrays, files: dict[str, bytes]
 ) -> dict[str, Any]:
-    """Describe one signature as JSON; add its arrays and files to those given.
+    """Describe one signature as JSON; add its arrays and files.
 
-    They are added to ``held`` and ``files``, contents by path. ``number`` is that of
-    the signature, by which its files are named. Raises ArgumentError for what a bundle
-    cannot hold.
+    The arrays are added to ``held``, and the files to ``files``, which has contents by path. ``number`` is the index of the signature, by which
+    its files are named. Raises ArgumentError for what a bundle cannot hold.
     """
     if lowered.backend.name == "mesh":
         raise ArgumentError(

@@ -127,9 +127,13 @@ def _check_on_mesh(compiler: Compiler, program: Program) -> None:
 def _donated_leaves(
     compiler: Compiler, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[int]:
-    """The numbers of the leaves of ``(args, kwargs)`` that may be overwritten."""
+    """Return the indices of the leaves of ``(args, kwargs)`` that may be overwritten.
+
+    ``args`` and ``kwargs`` have no static arguments.
+    """
     if not compiler.donated:
         return []
+    # The positions, among all arguments, of those in ``args``.
     positions = (k for k in count() if k not in compiler.static.positions)
     arguments = [
         *((k in compiler.donated.positions, x) for k, x in zip(positions, args)),  # noqa: B905

@@ -130,9 +130,10 @@ def cost_of(plan: ExecutionPlan) -> Cost:
 
 
 def memory_of(plan: ExecutionPlan) -> Memory:
-    """The memory of ``plan``."""
+    """Return the bytes of the buffers of ``plan``, by kind."""
 
     def total(kind: str) -> int:
+        """The bytes of all buffers of this kind."""
         return sum(b.nbytes for b in plan.buffers if b.kind == kind)
 
     arrays = total("input"), total("output"), total("constant")

@@ -106,7 +106,8 @@ int main(int count, char **files)
 def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     """Write ``compiled``, for a CPU and completed, as the C function ``name``.
 
-    Raises ArgumentError for what cannot be exported, with the names of the kernels.
+    Returns the files: ``NAME.h``, ``NAME.c``, ``NAME_main.c`` and ``NAME.o``. Raises
+    ArgumentError for what cannot be exported, with the names of the kernels.
     """
     for number, type in enumerate((*compiled.input_types, *compiled.output_types)):
         if type.span()[0] < 0:
@@ -122,7 +123,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
         (text.replace(check_signals.symbol, asks), interleave)
         for text, interleave in _texts(compiled, symbols)
     ]
-    made, needed = target.linked_object([_constants_text(compiled, name), *texts])
+    content, needed = target.linked_object([_constants_text(compiled, name), *texts])
     missing = needed - {asks, *symbols.values()} - _OF_C
     if missing:
         raise ArgumentError(
@@ -139,7 +140,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     }
     for file, text in files.items():
         (folder / file).write_text(text, "ascii")
-    (folder / f"{name}.o").write_bytes(made)
+    (folder / f"{name}.o").write_bytes(content)
     return [folder / file for file in (*files, f"{name}.o")]
 
 
@@ -168,9 +169,10 @@ def _texts(
 
 
 def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
-    """LLVM IR of one constant that holds all captured arrays, at ``_offsets``.
+    """Return LLVM IR of one constant that holds all captured arrays, at ``_offsets``.
 
-    The constant is called after the C function ``name``.
+    The constant is called ``NAME_constants``, after the C function ``name``. The second
+    result says that the text has no loops to interleave.
     """
     content = bytearray()
     for array, offset in zip(compiled.constants, _offsets(compiled), strict=True):
@@ -412,7 +414,10 @@ class _Source:
     # The program.
 
     def program(self) -> str:
-        """The C file of a program that reads arguments, and writes results."""
+        """The C file of a program that reads arguments, and writes results.
+
+        It is ``_PROGRAM`` with the words ``@WORD@`` replaced.
+        """
         given, results = self.compiled.input_types, self.compiled.output_types
         names = [f"IN{k}" for k in range(len(given))]
         names += [f"OUT{k}" for k in range(len(results))]

@@ -165,7 +165,7 @@ class _Freezer:
     # Scales.
 
     def chains(self, equations: list[Equation]) -> dict[Equation, list[Equation]]:
-        """The products followed by steps that fold into their weights, by last step.
+        """Return the chains that fold into weights, by the last equation of each.
 
         A chain is a product and then multiplications, divisions, additions and
         subtractions by vectors of output features: ``x @ w``, ``- mean``, ``* scale``.
@@ -175,7 +175,7 @@ class _Freezer:
             for atom in equation.inputs:
                 if isinstance(atom, Var):
                     users[atom] = equation
-        found: dict[Equation, list[Equation]] = {}
+        chains: dict[Equation, list[Equation]] = {}
         for equation in equations:
             axis = self.output_axis(equation)
             if axis is None:
@@ -184,25 +184,25 @@ class _Freezer:
             while True:
                 last = chain[-1].outputs[0]
                 step = users.get(last)
-                if self.uses[last] != 1 or step is None or step in found:
+                if self.uses[last] != 1 or step is None or step in chains:
                     break
                 if not self.is_step(step, last, axis):
                     break
                 chain.append(step)
                 scales += step.primitive.name in ("mul", "div")
-            if scales:
-                found[chain[-1]] = chain
-        return found
+            if scales:  # additions would gain nothing
+                chains[chain[-1]] = chain
+        return chains
 
     def weights(self, equation: Equation) -> Weights | None:
-        """The weights of a product of a known operand and another one."""
+        """Return the weights of a product of a known operand and another; else None."""
         sides = [k for k, a in enumerate(equation.inputs) if a in self.values]
         if len(equation.inputs) != 2 or len(sides) != 1:
             return None
         return weights_of(equation, sides[0])
 
     def output_axis(self, equation: Equation) -> int | None:
-        """The axis of a product that is the only output feature axis of its weights."""
+        """Return the product's only axis of output features; None if there are more."""
         weights = self.weights(equation)
         if weights is None or weights.first - weights.batch != 1:
             return None
@@ -220,9 +220,10 @@ class _Freezer:
         return other is not value and self.vector(other, axis, value) is not None
 
     def vector(self, atom: Atom, axis: int, value: Var) -> Array | None:
-        """The known operand ``atom`` as a vector along ``axis`` of ``value``.
+        """Return the known operand ``atom`` as a vector along ``axis`` of ``value``.
 
         A scalar stays one. None if it is not known, or changes along another axis too.
+        ``atom`` and ``value`` are operands of one elementwise equation.
         """
         if isinstance(atom, Var) and atom not in self.values:
             return None
@@ -247,7 +248,8 @@ class _Freezer:
     ) -> Atom | None:
         """Emit a product with folded weights, plus one vector, in place of ``chain``.
 
-        None if no recipe changes the weights.
+        ``chain`` is a product and the steps after it. Adds notes. None if no recipe
+        changes the weights.
         """
         product, *steps = chain
         weights = self.weights(product)
@@ -264,13 +266,13 @@ class _Freezer:
         if read is not None and read.base not in self.program.constants:
             read = None
         other = rename(x, environment)
-        made = product_of(weights, array, other, read, self.recipes, builder)
-        if made is None and not steps:
+        changed = product_of(weights, array, other, read, self.recipes, builder)
+        if changed is None and not steps:
             return None
-        if made is None:
+        if changed is None:
             result = weights.product(builder.constant(array), other)
         else:
-            result, note = made
+            result, note = changed
             self.notes.append(f"{operand.type}: {note}{_at(product)}")
         if steps:
             names = ", ".join(step.primitive.name for step in steps)
@@ -292,7 +294,11 @@ class _Freezer:
     def folded(
         self, weights: Weights, steps: Sequence[Equation]
     ) -> tuple[Array, Array | None]:
-        """Fold ``steps`` into the weights; returns these and the vector to add."""
+        """Fold ``steps`` into the weights; return these and the vector to add.
+
+        ``(x @ w - b) * s`` is ``x @ (w * s) + (-b * s)``. The vector is along the axis
+        of output features. It is None if it is all zeros.
+        """
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128

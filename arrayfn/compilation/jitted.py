@@ -218,7 +218,8 @@ class Jitted(Generic[P, R]):
         """Run the function for arguments that no shortcut takes.
 
         A new signature is compiled first. Inside a trace, and for a function that uses
-        traced values of enclosing functions, one equation is emitted.
+        traced values of enclosing functions, one equation is emitted. A function that
+        writes to Refs that it captured runs as plain Python.
         """
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
@@ -235,17 +236,17 @@ class Jitted(Generic[P, R]):
         entry = self._cache.get(key)
         if entry is None:
             try:
-                made = self._trace_and_compile(key, args, kwargs, backend)
+                compiled = self._trace_and_compile(key, args, kwargs, backend)
             except RefWrittenError as written:
                 if not is_of_a_body(written):
                     raise
                 return static.bound(compiler.function)(*args, **kwargs)
-            if isinstance(made, FlatTrace):
-                return compiler.apply(made, leaves)
-            if made.asks_mesh and not self._asks_mesh:
+            if isinstance(compiled, FlatTrace):
+                return compiler.apply(compiled, leaves)
+            if compiled.asks_mesh and not self._asks_mesh:
                 self._asks_mesh = True
                 key = (structure, static, types, backend.name, mesh_of_block())
-            entry = self._cache[key] = made
+            entry = self._cache[key] = compiled
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
         if WATCHERS:
@@ -256,7 +257,7 @@ class Jitted(Generic[P, R]):
     def _trace_and_compile(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], backend: Backend
     ) -> CompiledSignature | FlatTrace:
-        """Compile the new signature ``key``; returns what its calls run.
+        """Compile the new signature ``key``; return what its calls run.
 
         ``args`` and ``kwargs`` are its dynamic arguments. A function that uses traced
         values of enclosing functions is not compiled: its trace is returned.

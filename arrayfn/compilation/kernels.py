@@ -105,8 +105,8 @@ def kernels(
     implementation  backend  operator    applies to  options
     body            cpu      nn.softmax  everywhere  traced inline
     """
-    made = _checked_operator(operator)
-    names = [made.name, *made.parts]
+    checked = _checked_operator(operator)
+    names = [checked.name, *checked.parts]
     known = [kernel.backend for name in names for kernel in KERNELS.of(name)]
     backends = dict.fromkeys((*_GENERATED, "reference", *known))
     if backend is not None:
@@ -120,9 +120,9 @@ def kernels(
         taken = None if program is None else list(_used_kernels(program, target))
         for name in names:
             rows += (_row(kernel, taken) for kernel in KERNELS.of(name, target))
-            if name == made.name:
-                rows.append(_body(made, target, args, static, taken))
-    return Implementations(made.name, tuple(rows))
+            if name == checked.name:
+                rows.append(_body(checked, target, args, static, taken))
+    return Implementations(checked.name, tuple(rows))
 
 
 def get_kernel(
@@ -140,12 +140,12 @@ def get_kernel(
     >>> print(get_kernel("cpu", nn.softmax))
     None
     """
-    made, target = _checked_operator(operator), get_backend(backend).name
+    checked, target = _checked_operator(operator), get_backend(backend).name
     if not args:
-        return next(iter(KERNELS.of(made.name, target)), None)
+        return next(iter(KERNELS.of(checked.name, target)), None)
     program = make_program(partial(operator, **static))(*args)
     taken = _used_kernels(program, target)
-    return next((kernel for kernel in taken if kernel.operator == made.name), None)
+    return next((kernel for kernel in taken if kernel.operator == checked.name), None)
 
 
 def _checked_operator(value: Any) -> Operator[..., Any]:
@@ -164,6 +164,7 @@ def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
     """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
+        """The kernel that ``backend`` uses for a call, or None."""
         return KERNELS.for_call(equation, backend)
 
     inlined = inline_calls(program, keep=lambda call: kernel_of(call) is not None)

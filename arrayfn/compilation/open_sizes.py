@@ -236,7 +236,8 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
     # The principal lattice, on which polynomials of this degree are unique.
     lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= DEGREE)
     points = [[row[k] for row, k in zip(values, at, strict=True)] for at in lattice]
-    for first in (2, _LARGE):
+    for first in (2, _LARGE):  # the two points that check the polynomials
+        # Sizes of different Dims differ here, too.
         ends = [_accepted(d, first + 7 * p, 1) for p, d in enumerate(dims)]
         points.append([(e or v)[-1] for e, v in zip(ends, values, strict=True)])
     names = [dim.name for dim in dims]
@@ -300,7 +301,7 @@ def _refuse_structure(
     else:
         if len(first) == len(row):
             return
-        one = first[min(len(first), len(row)) - 1]
+        one = first[min(len(first), len(row)) - 1]  # one text ends here
     raise ArgumentError(
         f"{name} has another Program for {_listed(sizes[1:])} than for "
         f"{_listed(sizes[:1])}, from {_line(text, one.line)!r} on. Write loops over a "

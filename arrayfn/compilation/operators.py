@@ -274,23 +274,23 @@ class Operator(Generic[P, R]):
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
         hints: frozenset[str] = getattr(self.function, "hints", frozenset())
-        made = Arguments(self.function, bound, {}, {})
+        arguments = Arguments(self.function, bound, {}, {})
         for key, value in bound.arguments.items():
             if key not in self.static_argnames:
-                made.operands[key] = value
-            elif key not in hints:
+                arguments.operands[key] = value
+            elif key not in hints:  # kernels do not get hints
                 is_list = self.inline and isinstance(value, list)
-                made.static[key] = tuple(value) if is_list else value
-        for key, value in made.static.items():
+                arguments.static[key] = tuple(value) if is_list else value
+        for key, value in arguments.static.items():
             if self.inline:
-                made.only_body |= not _is_constant(value)
+                arguments.only_body |= not _is_constant(value)
             elif not _is_hashable(value):
                 raise ArgumentError(
                     f"{self.name}: static argument {key!r} is not hashable: "
                     f"{value!r}; give a tuple, or make it an operand",
                     user_location(),
                 )
-        return made
+        return arguments
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:

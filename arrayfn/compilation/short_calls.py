@@ -62,6 +62,7 @@ def device_shortcut(call: Call) -> Call:
     """
 
     def run(*args: Any) -> Any:
+        """Call if an argument is on a device."""
         on_device = any(isinstance(x, ArrayOnDevice) for x in args)
         return call(*args) if on_device else MISMATCH
 

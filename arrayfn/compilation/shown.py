@@ -42,6 +42,7 @@ def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
         Line(line, tuple(steps.get(k, ())), f"l{k}" if k in steps else "")
         for k, line in enumerate(text, 1)
     ]
+    # Keys are (name, source line, step), as ``_kernel`` looks for them.
     line_of_value = {
         (*_defined(text[k - 1]), link): k for k in steps for link in steps[k]
     }

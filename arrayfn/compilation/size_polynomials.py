@@ -96,7 +96,7 @@ class Fit:
 def _solution(
     rows: Sequence[Sequence[Fraction]], values: Sequence[Fraction]
 ) -> list[Fraction] | None:
-    """The solution x of rows @ x = values, by Gaussian elimination, or None.
+    """Solve rows @ x = values by Gaussian elimination; None if there is no solution.
 
     Unknowns that the equations leave open are 0.
     """
@@ -142,6 +142,7 @@ def printed(polynomial: Polynomial) -> str:
 def parsed(text: str) -> Polynomial:
     """Parse the text of a polynomial; BundleError if it is invalid."""
     found: Polynomial = {}
+    # Write "n" as "1*n", so that every term begins with a number.
     text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
     place = 0
     while place < len(text):

@@ -207,7 +207,10 @@ class Lowered:
         return self.backend
 
     def _number(self, name: str) -> int:
-        """The number of the generated kernel ``name``; ArgumentError if none."""
+        """Return the index in ``kernels`` of the generated kernel ``name``.
+
+        Raises ArgumentError if there is none.
+        """
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(

@@ -38,7 +38,7 @@ def described(structure: tree.TreeDef, first: int = 0) -> Any:
 
 
 def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
-    """Rebuild the structure that ``described`` wrote; returns leaf numbers and it.
+    """Rebuild the structure that ``described`` wrote: return leaf numbers and it.
 
     ``document`` is JSON. Raises BundleError for what ``described`` never writes, and
     for a class that is missing.
@@ -158,24 +158,25 @@ def _import_own(module: str) -> None:
 
 
 def _registered(name: str) -> tuple[type, Any]:
-    """The registered class ``name``, and the function that makes its objects.
+    """Return the registered class ``name``, and the function that makes its objects.
 
-    A class of a script is found under any module, and in a script by its own name.
+    ``name`` is "module:class". Where one of the two modules is ``__main__``, as of a
+    script, the class's own name is enough. Raises BundleError for none or several.
     """
     module, _, own = name.partition(":")
     _import_own(module)
     known = tree.registered()
-    found = [cls for cls in known if _name(cls) == name] or [
+    matches = [cls for cls in known if _name(cls) == name] or [
         cls
         for cls in known
         if cls.__qualname__ == own and _MAIN in (module, cls.__module__)
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         raise BundleError(
             f"has a {own} of the module {module}, which this process has not "
             "registered as a node of trees; import the module that does before loading"
         )
-    return found[0], known[found[0]]
+    return matches[0], known[matches[0]]
 
 
 def _named_tuple(name: str, fields: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ class AxisMatching(Recomputation):
     """Finds the domain axes that an equation's values have in a group."""
 
     def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
-        """The domain axes of the output of an elementwise ``equation`` in ``group``.
+        """Return the domain axes of an elementwise equation's output in ``group``.
 
         They follow from those of operands that the group computes. None if the equation
         cannot join the group.
@@ -39,9 +39,12 @@ class AxisMatching(Recomputation):
     def operand_ids(
         self, operand: Atom, shape: tuple[int, ...], group: Group
     ) -> AxisIds | None:
-        """The domain axes of a reduction's operand, whose extents are ``shape``.
+        """Return the domain axes of a reduction's operand, whose extents are ``shape``.
 
-        None if the reduction cannot join ``group``.
+        If the group computes the operand's base, the axes follow from those of the
+        base. Else the reduction may join as a sibling: the group reads the operand over
+        its whole domain, or it has the operand's domain and reads an array from which
+        the operand is recomputed. None if the reduction cannot join ``group``.
         """
         known: list[int | None] = [None] * len(shape)
         if isinstance(operand, Var):

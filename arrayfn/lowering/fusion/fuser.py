@@ -60,7 +60,7 @@ class Fuser(Merging):
     """Puts each equation into a group: with its producers, reductions or siblings."""
 
     def run(self) -> tuple[Unit, ...] | None:
-        """Group all equations; returns the units.
+        """Group all equations; return the units.
 
         None if a group has reached its limits and no cuts are chosen.
         """
@@ -116,7 +116,7 @@ class Fuser(Merging):
                     self.assign_source(read.base)
 
     def assign_source(self, var: Var) -> None:
-        """Make a group for ``var`` if it is an iota or constant without one."""
+        """Make a group for ``var`` if it is an iota or constant without a group."""
         if var in self.sources and var not in self.producer_group:
             self.assign(self.sources[var])
 
@@ -188,7 +188,7 @@ class Fuser(Merging):
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
         for base in bases:
-            for number in self.reader_groups.get(base, ())[-4:]:
+            for number in self.reader_groups.get(base, ())[-4:]:  # the latest readers
                 group = self.groups.get(number)
                 if (
                     group is not None
@@ -218,10 +218,10 @@ class Fuser(Merging):
     def add(
         self, equation: Equation, group: Group, operand_ids: AxisIds, ids: AxisIds
     ) -> None:
-        """Appends ``equation`` to ``group``.
+        """Append ``equation`` to ``group``, after values that it needs recomputed.
 
-        ``operand_ids`` and ``ids`` are the domain axes of its operands and of its
-        output.
+        ``operand_ids`` and ``ids`` are the domain axes of the equation's operands and
+        of its output.
         """
         for atom in equation.inputs:
             if isinstance(atom, Var):
@@ -234,9 +234,9 @@ class Fuser(Merging):
         self.record(group, equation)
 
     def use(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Make ``group`` load or recompute ``atom``, unless it computes it already.
+        """Make ``group`` load or recompute ``atom``, unless the group computes it.
 
-        ``ids`` are the domain axes over which the group uses it.
+        ``ids`` are the domain axes over which the group uses ``atom``.
         """
         read = self.reads[atom]
         base = read.base
@@ -263,7 +263,12 @@ class Fuser(Merging):
             group.crossing.add(atom)
 
     def join_reduction(self, equation: Equation, group: Group) -> bool:
-        """Add a reduction to ``group``; return False if it does not fit."""
+        """Add a reduction to ``group``; return False if it does not fit.
+
+        It fits if its operand varies over the whole domain, and if the group reduces
+        the same axes or none so far. A reduction of a constant, or of no elements, is
+        in a group of its own.
+        """
         (operand,) = equation.inputs
         axes: tuple[int, ...] = equation.params["axes"]
         empty = not isinstance(operand, Var) or operand.type.size == 0
@@ -289,11 +294,11 @@ class Fuser(Merging):
         return True
 
     def finish(self) -> tuple[Unit, ...]:
-        """Order all groups and remove values that nothing reads; returns the units."""
+        """Order all groups and remove values that nothing reads; return the units."""
         needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
         for group in reversed(self.sorted_groups()):
-            if not group.open and not group.domain_axes:
+            if not group.open and not group.domain_axes:  # made by ``assign_single``
                 (equation,) = group.equations
                 needed.update(self.bases(equation))
                 units.append(SingleUnit(equation))

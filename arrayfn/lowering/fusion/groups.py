@@ -159,12 +159,12 @@ class Groups:
                     self.order(self.groups[number], group)
 
     def moved_values(self) -> set[Var]:
-        """Values that their only reader should compute instead of loading them.
+        """Return values that their only reader should compute instead of loading them.
 
-        They are made of small arrays alone, by few equations. Cheap ones among these
-        may have other readers; a costly value is read once, and no element twice.
+        They are computed from small arrays only, by at most ``MOVED_EQUATIONS``
+        equations. One equation reads them, and reads no element twice.
         """
-        counts: dict[Var, int] = {}  # of the equations that make a value
+        counts: dict[Var, int] = {}  # of the equations that compute a value
         for equation in self.program.equations:
             if len(equation.outputs) != 1 or not is_fusible(equation):
                 continue
@@ -183,6 +183,7 @@ class Groups:
             if affine_view(equation) is None:
                 readers.update(set(self.bases(equation)).intersection(counts))
                 for atom in equation.inputs:
+                    # A broadcast reads elements twice, a slice not all: no single use.
                     if isinstance(atom, Var) and atom.type.size != (
                         self.reads[atom].base.type.size
                     ):
@@ -224,7 +225,10 @@ class Groups:
                         self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
-        """Record that ``second`` must run after ``first``."""
+        """Record that ``second`` must run after ``first``.
+
+        All groups after ``second`` get ``first`` and its ancestors as ancestors.
+        """
         if second.ancestors >> first.number & 1:
             return
         second.needs.add(first.number)
@@ -256,7 +260,10 @@ class Groups:
         )
 
     def absorb(self, other: Group, group: Group) -> None:
-        """Move the equations of ``other`` into ``group``."""
+        """Replace ``other`` by ``group`` in the order of groups, and delete it.
+
+        ``group`` gets the groups that ``other`` needs, and those that need it.
+        """
         bit, own = 1 << other.number, 1 << group.number
         merged_numbers = {other.number, group.number}
         group.ancestors = (group.ancestors | other.ancestors) & ~(bit | own)
@@ -301,6 +308,7 @@ class Groups:
         order: list[Group] = []
         done = 0
         while waiting:
+            # The first group all of whose ancestors are done.
             group = next(g for g in waiting.values() if not g.ancestors & ~done)
             order.append(waiting.pop(group.number))
             done |= 1 << group.number
@@ -365,8 +373,8 @@ def _values_of_bytes(program: Program) -> set[Var]:
 
     Small arrays, which may be broadcast, do not count.
     """
-    given = (*program.inputs, *program.constants)
-    found = {v for v in given if v.type.dtype.itemsize == 1}
+    arrays = (*program.inputs, *program.constants)
+    found = {v for v in arrays if v.type.dtype.itemsize == 1}
     broadcast: set[Atom] = set()
     for equation in program.equations if found else ():
         if isinstance(primitive_of(equation).kernel, (Scalar, Convert, View)):

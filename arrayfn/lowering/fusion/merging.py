@@ -67,6 +67,7 @@ class Merging(AxisMatching):
         members = dict.fromkeys([*other.equations, *group.equations])
         equations = self.in_program_order(list(members))
         stages = self.stages_of(equations)
+        # What needs the total of a flat reduction gets another kernel: ``level_fits``.
         if other.reduced and self.is_flat(group):
             element_values = [
                 v for v, axes in domain_axes.items() if self.is_full(axes, group)
@@ -127,9 +128,10 @@ class Merging(AxisMatching):
     def correspondence(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """The axis of ``group`` for each axis of ``other``; None if they do not match.
+        """Return the axis of ``group`` for each axis of ``other``, or None.
 
-        ``equation`` reads a value of ``other`` in ``group``, which relates their axes.
+        ``equation``, a member of ``group``, reads a value of ``other``, which relates
+        their axes. None if it reads a slice or a transpose, or if an axis has no match.
         """
         own = group.domain_axes[equation.outputs[0]]
         if is_reduction(equation):
@@ -161,9 +163,9 @@ class Merging(AxisMatching):
     def with_free_axes(
         self, pairs: dict[int, int], other: Group, group: Group
     ) -> dict[int, int] | None:
-        """Extend ``pairs`` by axes of ``group`` for axes of ``other`` that lack one.
+        """Extend ``pairs`` by an axis of ``group`` for each other axis of ``other``.
 
-        It is the first free one of the same extent. None if there is none.
+        That is the first free axis of the same extent. None if there is none.
         """
         free = [i for i in range(len(group.extents)) if i not in pairs.values()]
         for axis, extent in enumerate(other.extents):

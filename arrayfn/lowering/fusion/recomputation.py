@@ -48,7 +48,7 @@ class Recomputation(Groups):
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed, by a walk backwards.
+        """Return the arrays from which ``base`` would be recomputed.
 
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
@@ -61,9 +61,13 @@ class Recomputation(Groups):
         return self.walk_back(base)
 
     def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed; None if it costs more.
+        """Walk back from ``base`` to the arrays from which it would be recomputed.
 
-        A ``moved`` value may cost anything, but may be computed from small arrays only.
+        Values on the way that are small, stored in any case or too costly become such
+        arrays; other values are recomputed, too. None if the sum of the costs is above
+        ``clone_cost`` (times the bytes of an element for what is computed from bytes),
+        if there are too many large arrays, or if a value is sliced. A ``moved`` value
+        may cost anything, but may be computed from small arrays only.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
@@ -107,9 +111,10 @@ class Recomputation(Groups):
         return arrays if self.large_count(arrays, base) <= most else None
 
     def price(self, var: Var, moved: bool) -> int | None:
-        """The cost of recomputing ``var`` from its operands; None if it must be read.
+        """Return the cost of recomputing ``var`` from its operands.
 
-        If it is for a ``moved`` value, what only that value reads may cost anything.
+        None if ``var`` must be read from memory. If it is recomputed for a ``moved``
+        value, what only that value reads may cost anything.
         """
         equation = self.definitions.get(var)
         if equation is None or equation in self.chained:
@@ -146,6 +151,7 @@ class Recomputation(Groups):
                     return False
                 if number == group.number:
                     return False
+                # A group that comes after this one, by its bit set of ancestors.
                 if (
                     number is not None
                     and self.groups[number].ancestors >> group.number & 1

@@ -24,7 +24,7 @@ takes 0.2 to 0.4 s for a piece, where it takes 1.4 s for 160 sines and tangents.
 
 
 def piece_starts(program: Program, most: int) -> frozenset[Equation]:
-    """The equations at which unrolled loops are cut into pieces.
+    """Return the equations at which unrolled loops are cut into pieces.
 
     A piece has at most ``most`` statements (equations that are not views). Loops of
     fewer than two such pieces, and those of longer iterations, are not cut.
@@ -35,6 +35,7 @@ def piece_starts(program: Program, most: int) -> frozenset[Equation]:
         costs = [_cost(eq) for eq in equations[begin : begin + period]]
         statements = sum(cost > 0 for cost in costs)
         if statements:
+            # A piece begins every ``times`` iterations of ``period`` equations.
             times = min(PIECE_COST // sum(costs), most // statements)
             found.update(equations[begin : end : max(times, 1) * period])
     return frozenset(found)
@@ -97,7 +98,7 @@ def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, 
 
 
 def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
-    """The number of last ``numbers`` that repeat, and the period: at most ``most``.
+    """Return how many of the last ``numbers`` repeat, and the period: at most ``most``.
 
     By the failure function of Knuth, Morris and Pratt, Fast Pattern Matching in Strings
     (1977), of the numbers read backwards.

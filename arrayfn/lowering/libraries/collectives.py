@@ -35,7 +35,7 @@ class Collective:
     source: SourceLocation | None
 
     def alone(self, x: Array) -> Array:
-        """The result where the axis has one member. ProgramError if it has more."""
+        """Compute the result where the axis has one member; ProgramError if more."""
         return self.primitive.reference(x, **self.params)
 
     @override

@@ -23,7 +23,7 @@ ITEM: Final = 4096  # elements of a work item
 
 
 def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of pocketfft for each row.
+    """Yield the call of pocketfft for each row.
 
     The scale factor is passed as the bits of a float, in an integer argument.
     """

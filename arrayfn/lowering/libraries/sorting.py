@@ -41,7 +41,7 @@ def sort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The stable order of each row.
+    """Yield the calls that compute the stable order of each row.
 
     Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
     the low half: that is stable, and as fast as sorting values.
@@ -50,7 +50,11 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The k largest elements of each row, by a buffer of more than k candidates."""
+    """Yield the call that finds the k largest elements of each row.
+
+    It keeps a buffer of more than k candidates. Elements of 64 bits need a buffer of
+    the whole row.
+    """
     (x,), (values, indices) = equation.inputs, equation.outputs
     n, k = x.type.shape[-1], equation.params["k"]
     dtype = x.type.dtype
@@ -76,9 +80,11 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def _sorted(
     equation: Equation, reads: Reads, name: str, index: DType
 ) -> Iterable[LibraryCall]:
-    """The call that sorts chunks of rows, then a call for each merge pass.
+    """Yield the call that sorts chunks of rows, then a call for each merge pass.
 
-    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions.
+    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions. A pass merges
+    pairs of sorted runs from one buffer into the other. The last pass writes the
+    output.
     """
     (x,), (output,) = equation.inputs, equation.outputs
     dtype, n = x.type.dtype, x.type.shape[-1]
@@ -140,5 +146,6 @@ def _chunks(n: int, rows: int) -> int:
     """
     if n < LONG or rows == 0:
         return 1
+    # Both are powers of two: cores / rows rounded up, and 2 * n / LONG rounded down.
     per_row = 1 << (-(-machine.cores() // rows) - 1).bit_length()
     return min(per_row, 1 << (2 * n // LONG).bit_length() - 1)

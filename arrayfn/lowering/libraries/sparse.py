@@ -38,7 +38,7 @@ def is_computed(
 
 
 def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The product of a sparse matrix and a dense vector or matrix."""
+    """Yield the call that multiplies a sparse matrix by a dense vector or matrix."""
     data, first, second, x = equation.inputs
     static: dict[str, Any] = dict(equation.params["static"])
     layout, (rows, columns) = static["format"], static["shape"]

@@ -112,7 +112,9 @@ def _remove_copy(
 def _left_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """A product with windows as rows: an item copies and multiplies some rows.
+    """Return the call of a product whose rows are windows: an item is some rows.
+
+    It copies the windows of these rows to scratch memory and multiplies them.
 
     ``call`` is the GEMM, ``x`` the operand of the windows, and ``dimensions`` says
     where their elements lie in it (see ``_dimensions``).
@@ -146,7 +148,7 @@ def _left_product(
 def _right_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """A product with windows as columns.
+    """Return the call of a product whose columns are windows.
 
     An item computes some indices of the outermost axis that the columns run over. The
     arguments are those of ``_left_product``.
@@ -188,7 +190,7 @@ def _right_product(
 def _sum_over_windows(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """The product that sums over windows: an item has the sum of a part of them.
+    """Return the calls of a product that sums over windows: an item adds up some.
 
     The gradient of a convolution's kernel is such a product. The partial sums are then
     added up in order. Where parts are few, an item is also a piece of the outermost
@@ -251,7 +253,7 @@ def _sum_over_windows(
 def _multiplied(
     call: LibraryCall, rows: int, columns: int, terms: int
 ) -> tuple[str, int, str]:
-    """What multiplies the windows of an item: BLAS or micro-kernels.
+    """Decide what multiplies the windows of an item: BLAS or micro-kernels.
 
     ``call`` is the GEMM. The item's result has ``rows`` and ``columns``, and its sums
     have ``terms``. Returns the suffix of the provider's name, the bytes of scratch
@@ -264,7 +266,7 @@ def _multiplied(
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:
-    """The nest that adds up partial sums, first to last, into ``output``.
+    """Return the nest that adds up partial sums, first to last, into ``output``.
 
     ``sums`` has ``parts`` arrays of its shape, one after the other.
     """
@@ -296,9 +298,10 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, max_rows: int) -> int:
-    """The number of rows of an item, equal for all items, about ``rows``.
+    """Return the number of rows of an item, for ``rows`` rows in all.
 
-    It is at most ``max_rows``, and whole micro-kernels of BLAS: a multiple of 16.
+    It is about ``max_rows`` at most, and whole micro-kernels of BLAS: a multiple of 16.
+    The number of items is a multiple of ``ITEMS`` if items are long enough.
     """
     items = -(-rows // max_rows)
     items = -(-items // ITEMS) * ITEMS
@@ -307,9 +310,10 @@ def _tile(rows: int, max_rows: int) -> int:
 
 
 def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
-    """``(number, extent, columns per index)`` of the outermost axis of the columns.
+    """Return ``(number, extent, columns per index)`` of the columns' outermost axis.
 
-    ``columns`` is the number of all columns.
+    That is the first of the columns' dimensions that is longer than 1. ``columns`` is
+    the number of all columns.
     """
     extents = [dimensions[f"columns_{d}"] for d in range(DIMENSIONS)]
     cut = next((d for d, n in enumerate(extents) if n > 1), DIMENSIONS - 1)
@@ -320,7 +324,7 @@ Dimension = tuple[int, int]  # extent, and stride in the operand
 
 
 def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
-    """Where the elements of windows lie in the operand, as arguments of the kernel.
+    """Say where the elements of windows lie in the operand, as kernel arguments.
 
     The copy ``nest`` makes matrices of ``shape`` (batch, rows, columns). Each of the
     three has dimensions in the operand, outermost first: ``rows_0`` is an extent and

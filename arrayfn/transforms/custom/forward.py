@@ -129,10 +129,10 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
         """Return ``custom_jvp`` with the param ``jvp_body``.
 
-        See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and inside a rule,
-        ``jvp_body`` is the name of a function that traces the rule later. Else it is a
-        Program of primals, captured values, the tangents of primals, and those of
-        captured values, which it does not read.
+        See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and
+        inside a rule, ``jvp_body`` is the name of a function that traces the rule
+        later. Else it is a Program of primals, captured values, the tangents of
+        primals, and those of captured values, which it does not read.
         """
         assert self._rule is not None
         call = _JvpCall(
