@@ -118,9 +118,10 @@ def _by_position(
     static_argnums: int | Sequence[int],
     static_argnames: str | Sequence[str],
 ) -> Function:
-    """``checkpoint`` of a function whose arguments are all given by position.
+    """Checkpoint a function with static arguments that are named.
 
-    The parameters are those of ``checkpoint``, ``prevent_cse`` among them.
+    The names become positions. Arguments of a call are brought into the order of the
+    parameters. The parameters are those of ``checkpoint``.
     """
     named = positions_of("static_argnames", fun, static_argnames)
     positions = (*as_numbers(static_argnums), *named)
@@ -156,7 +157,11 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 
 def _marked(program: Program, policy: Policy) -> Program:
-    """``program`` with a ``saveable`` after each result that ``policy`` keeps."""
+    """Insert a ``saveable`` after each result in ``program`` that ``policy`` keeps.
+
+    ``y = sin(x); z = y * 2`` becomes ``y = sin(x); s = saveable(y); z = s * 2``. The
+    bodies of calls are marked, too.
+    """
     equations: list[Equation] = []
     renamed: dict[Any, Var] = {}
     for equation in program.equations:

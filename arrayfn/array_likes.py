@@ -18,22 +18,23 @@ from arrayfn.errors import ArgumentError, user_location
 
 Array = np.ndarray[Any, Any]
 OWN: Final = "__arrayfn_array__"
-"""What classes of arrayfn's own arrays have."""
+"""The attribute that marks classes of arrayfn's own arrays."""
 _ON_HOST: Final = (dlpack.CPU, 3, 11)  # pinned and managed memory of CUDA, too
 
 
 class Elsewhere:
-    """What takes arrays that are on a GPU; filled by a later room."""
+    """Holds the function that takes arrays on a GPU, which ``transfers`` sets."""
 
     receive: ClassVar[Callable[[Any], Any] | None] = None
 
 
 def adopted(x: Any) -> Any:
-    """An array of another library as one of NumPy's, or of a device; else ``x`` itself.
+    """Convert an array of another library to NumPy's, or to one on a device.
 
     NumPy's own arrays, numbers and arrayfn's objects are returned as they are, and so
-    is what is no array. Raises ArgumentError for an array that its library does not
-    give away, and for dtypes that arrayfn has not, with the reason.
+    is what is no array. The memory is shared if the library allows that. Raises
+    ArgumentError for an array that its library does not give away, and for dtypes that
+    arrayfn has not, with the reason.
     """
     cls = type(x)
     takes = _TAKES.get(cls)
@@ -43,11 +44,12 @@ def adopted(x: Any) -> Any:
 
 
 def _itself(x: Any) -> Any:
+    """Return ``x``, which needs no conversion."""
     return x
 
 
 def _way_of(cls: type) -> Callable[[Any], Any]:
-    """How objects of ``cls`` are read."""
+    """Return the function that converts objects of ``cls``: ``_itself`` for most."""
     known = issubclass(cls, (np.ndarray, np.generic, int, float, complex))
     if cls is Shared:
         return _by_dlpack
@@ -61,25 +63,30 @@ def _way_of(cls: type) -> Callable[[Any], Any]:
 
 
 _TAKES: Final[dict[type, Callable[[Any], Any]]] = {np.ndarray: _itself}
+"""The answers of ``_way_of``, by class."""
 
 
 def _by_conversion(x: Any) -> Array:
-    """The NumPy array that ``x.__array__`` gives; ArgumentError if there is none."""
+    """Return the NumPy array that ``x.__array__`` gives; ArgumentError if none."""
     try:
-        made = np.asarray(x)
+        array = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _refused(x, str(error)) from error
-    if made.dtype not in dtypes.ALL:
+    if array.dtype not in dtypes.ALL:
         raise _refused(
             x,
-            f"its elements are of {made.dtype}, which arrayfn does not have; "
+            f"its elements are of {array.dtype}, which arrayfn does not have; "
             "convert them",
         )
-    return made
+    return array
 
 
 def _by_dlpack(x: Any) -> Any:
-    """The memory of ``x``, through DLPack; ArgumentError if it is not given away."""
+    """Return an array of the memory of ``x``, through DLPack.
+
+    An array on a GPU stays there. Raises ArgumentError if the library of ``x`` refuses
+    and ``x`` has no ``__array__``.
+    """
     kind, _ = x.__dlpack_device__()
     refused = _refused(x, "it is on a device of DLPack's kind " + str(int(kind)))
     if kind not in _ON_HOST:
@@ -103,23 +110,25 @@ def _by_dlpack(x: Any) -> Any:
 
 
 def host_array(received: dlpack.Received) -> Array:
-    """The array in a host's memory that another library gave."""
+    """Return a NumPy array of the host's memory that another library gave."""
     shape, dtype = received.shape, received.dtype
     steps = received.strides or _row_major(shape)
+    # Strides may be negative: the memory reaches from ``low`` to ``high``, in bytes
+    # from the first element on.
     ends = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
     low = sum(min(0, end) for end in ends) * dtype.itemsize
     high = (1 + sum(max(0, end) for end in ends)) * dtype.itemsize
     if not all(shape):
         return np.empty(shape, dtype)
-    held = ctypes.c_ubyte * (high - low)
-    memory: Any = held.from_address(received.pointer + low)
+    bytes_type = ctypes.c_ubyte * (high - low)
+    memory: Any = bytes_type.from_address(received.pointer + low)
     memory.owner = received  # it lives as long as the memory is used
     strides = [step * dtype.itemsize for step in steps]
     return np.ndarray(shape, dtype, memory, -low, strides)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a row-major array of ``shape``."""
+    """Return the strides, in elements, of a row-major array of ``shape``."""
     steps: list[int] = []
     step = 1
     for extent in reversed(shape):

@@ -119,7 +119,10 @@ def _check_fields(message: str, count: int, values: dict[str, Any]) -> None:
 
 
 class _Field:
-    """A leaf of a pytree in a message: what is read of it is a field, too."""
+    """A leaf of a pytree in a message: its attributes and items are fields, too.
+
+    Its ``repr`` is its name, such as ``0.shape``, between two control characters.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,7 +144,7 @@ class _Field:
 def _of_leaves(
     message: str, args: tuple[Any, ...], values: dict[str, Any]
 ) -> tuple[str, list[Any]]:
-    """``message`` with fields for the leaves of its values, and these leaves.
+    """Rewrite ``message`` with fields for the leaves of its values; return these, too.
 
     A pytree is written with a field in the place of each leaf: ``"{} {x}"`` of 1 and of
     ``x=(2, 3)`` becomes ``"{0} ({1}, {2})"`` of 1, 2 and 3.
@@ -158,9 +161,10 @@ def _expanded(
     values: Mapping[str, Any],
     positions: Iterator[int],
 ) -> str:
-    """``message`` of pytrees of fields as one of these fields.
+    """Replace each field of ``message`` by the text of its pytree of ``_Field``s.
 
-    ``positions`` numbers the fields ``{}``.
+    ``args`` and ``values`` have these pytrees, and ``positions`` numbers the fields
+    ``{}``. A format in a field may have fields of its own.
     """
     text = ""
     formatter = ValueFormatter()
@@ -190,5 +194,5 @@ def _expanded(
 
 
 def _escaped(text: str) -> str:
-    """``text`` as a format that gives it."""
+    """Escape the braces of ``text``, so that formatting gives ``text`` again."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -98,9 +98,10 @@ def _called(
     kwargs: dict[str, Any],
     method: str,
 ) -> Any:
-    """The results of ``callback`` in the structure of ``result_shape_dtypes``.
+    """Call ``callback``, or emit its call in a trace; return its results.
 
-    ``args`` and ``kwargs`` are its arguments; ``method`` says how vmap calls it.
+    They have the structure of ``result_shape_dtypes``. ``args`` and ``kwargs`` are the
+    callback's arguments; ``method`` says how vmap calls it.
     """
     forms, result_tree = tree.flatten(result_shape_dtypes)
     for form in forms:
@@ -121,7 +122,7 @@ def _called(
             for x, (_, dtype) in zip(leaves, results, strict=True)
         ]
 
-    given = staged_call(
+    outcome = staged_call(
         primitive,
         checked,
         name_of(callback),
@@ -130,10 +131,10 @@ def _called(
         results=results,
         method=method,
     )
-    if given is None:
+    if outcome is None:
         arrays = checked(*args, **kwargs)
-        given = callbacks.check_results(name_of(callback), arrays, results)
-    return tree.unflatten(result_tree, given)
+        outcome = callbacks.check_results(name_of(callback), arrays, results)
+    return tree.unflatten(result_tree, outcome)
 
 
 def staged_call(
@@ -158,14 +159,14 @@ def staged_call(
     count = len(leaves)
 
     def flat(*arrays: Any) -> Any:
-        """The function of its traced leaves."""
+        """Call the function on the traced leaves, with the others inserted."""
         values = {**static, **dict(zip(places, arrays, strict=True))}
         inner_args, inner_kwargs = tree.unflatten(
             structure, [values[k] for k in range(count)]
         )
         return function(*inner_args, **inner_kwargs)
 
-    made = FUNCTIONS.name(flat, name)
+    function_name = FUNCTIONS.name(flat, name)
     operands = [leaves[k] for k in places]
-    given = apply(primitive, *operands, callback=made, loops=(), **params)
-    return given if isinstance(given, tuple) else (given,)
+    results = apply(primitive, *operands, callback=function_name, loops=(), **params)
+    return results if isinstance(results, tuple) else (results,)

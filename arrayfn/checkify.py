@@ -111,6 +111,7 @@ class Error:
         if not self.sites:
             return None
         *values, faults = [np.asarray(x) for x in self.numbers]
+        # The indices of members with a fault; empty indices without leading axes.
         bad = np.argwhere(faults != NO_FAULT)
         if not len(bad):
             return None
@@ -163,11 +164,16 @@ def checkify(
         )
 
     def is_whole(call: Equation) -> bool:
+        """Whether ``call`` has nothing to check: only user checks, and it has none."""
         return kinds <= user_checks and not has_check(call.params["body"])
 
     @functools.wraps(f)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> tuple[Error, R]:
-        """Trace the function with checks, and apply its Program."""
+        """Trace the function with checks, and apply its Program.
+
+        Leaves that are no arrays are bound. Python bools are, too, and inside a trace
+        all Python numbers.
+        """
         leaves, structure = tree.flatten((args, kwargs))
         known = bool if current_frame() is None else (bool, int, float, complex)
         fixed = {
@@ -221,7 +227,7 @@ def check_error(error: Error) -> None:
         return
     *values, fault = error.numbers
     for number, site in enumerate(error.sites):
-        own = [values.pop(0) for _ in site.names]
+        own = [values.pop(0) for _ in site.names]  # the values in this site's message
         positional = [x for x, name in zip(own, site.names, strict=True) if not name]
         named = {n: x for x, n in zip(own, site.names, strict=True) if n}
         holds = (fault >> DETAIL_BITS) != number
@@ -237,7 +243,10 @@ _PROBLEMS: Final = {
 
 
 def _message(site: Site) -> str:
-    """The format of the message about ``site``, without what is known at run time."""
+    """Return the format of the message about ``site``.
+
+    A check of the user's has its own; others get a text without values.
+    """
     if site.kind == CHECK:
         return site.name
     where = f", at {site.location}" if site.location is not None else ""

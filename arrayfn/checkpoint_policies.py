@@ -59,6 +59,7 @@ def save_only_these_names(*names: str) -> Policy:
     chosen = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Whether the equation gives one of the names."""
         is_named = primitive is rematerialization.checkpoint_name
         return is_named and params["name"] in chosen
 
@@ -70,6 +71,7 @@ def save_any_names_but_these(*names: str) -> Policy:
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Whether the equation gives a name, and none of those."""
         is_named = primitive is rematerialization.checkpoint_name
         return is_named and params["name"] not in excluded
 
@@ -85,6 +87,7 @@ def save_anything_except_these_names(*names: str) -> Policy:
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Whether the equation gives none of the names."""
         is_named = primitive is rematerialization.checkpoint_name
         return not (is_named and params["name"] in excluded)
 
@@ -99,6 +102,7 @@ def save_from_both_policies(first: Policy, second: Policy) -> Policy:
     """
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
+        """Whether one of the two policies keeps the results."""
         return first(primitive, *types, **params) or second(primitive, *types, **params)
 
     return policy

@@ -22,10 +22,10 @@ def sequential_vmap(f: Callable[P, R]) -> custom_vmap[P, R]:
     >>> vmap(sequential_vmap(lambda x: x.sum()))(np.ones((3, 2)))
     array([2., 2., 2.])
     """
-    made = custom_vmap(f)
-    call: Any = made
+    mapped_function = custom_vmap(f)
+    call: Any = mapped_function
 
-    @made.def_vmap
+    @mapped_function.def_vmap
     def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, bool]:
         """The results of one member after the other, all of them mapped."""
         leaves, structure = tree.flatten(args)
@@ -34,13 +34,13 @@ def sequential_vmap(f: Callable[P, R]) -> custom_vmap[P, R]:
 
         def one(members: list[Any]) -> Any:
             """The result of one member."""
-            each = iter(members)
-            given = [
-                next(each) if is_mapped else x
+            next_members = iter(members)
+            own = [
+                next(next_members) if is_mapped else x
                 for x, is_mapped in zip(leaves, flags, strict=True)
             ]
-            return call(*tree.unflatten(structure, given))
+            return call(*tree.unflatten(structure, own))
 
         return lax.map(one, mapped), True
 
-    return made
+    return mapped_function

@@ -50,6 +50,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     """
 
     def zero(x: Any) -> Any:
+        """The zero tangent of one leaf."""
         type = leaf_type(x)
         return SymbolicZero(type.shape, type.dtype) if symbolic_zeros else zeros(type)
 

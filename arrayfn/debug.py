@@ -72,7 +72,10 @@ def callback(
 
 
 def _run(callback: _Callback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call ``callback`` for its effects, or emit its call in a trace."""
+
     def run(*operands: Any, **options: Any) -> tuple[Any, ...]:
+        """Call the callback, and drop its result."""
         callback(*operands, **options)
         return ()
 
@@ -133,6 +136,7 @@ def print(
     shown_with = np.get_printoptions()
 
     def show(*operands: Any, **options: Any) -> None:
+        """Print the values, with the print options of the line that was traced."""
         with np.printoptions(**shown_with):
             sys.stdout.write(fmt.format(*operands, **options) + "\n")
 

@@ -71,16 +71,21 @@ _get_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
     ("PyCapsule_GetPointer", _python)
 )
 _exported: dict[int, Any] = {}
+"""What must live until a receiver is done, by the address of its ``_Managed``."""
 
 
 @_Deleter
 def _release(address: int) -> None:
+    """Drop the exported array whose ``_Managed`` is at ``address``.
+
+    A receiver calls this as the deleter of the capsule's DLManagedTensor.
+    """
     _exported.pop(address, None)
 
 
 @_Destructor
 def _drop(capsule: int) -> None:
-    """A capsule dies that nobody has taken."""
+    """Release the array of a capsule that dies without having been received."""
     if _is_unused(capsule, _NAME):
         _release(_get_dying(capsule, _NAME))
 
@@ -93,10 +98,11 @@ def export(
     dtype: np.dtype[Any],
     device: tuple[int, int],
 ) -> Any:
-    """A capsule of an array; ``owner`` lives until the receiver is done.
+    """Return a capsule of an array; ``owner`` lives until the receiver is done.
 
-    ``pointer`` is the address of its first element; ``shape`` and ``strides`` count
-    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    ``pointer`` is the address of the first element; ``shape`` and ``strides`` count
+    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number. Raises
+    BufferError for int4.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
@@ -126,7 +132,11 @@ def export(
 
 
 class Received:
-    """An array that another library gave: released when this dies."""
+    """An array that another library gave, which is released when this object dies.
+
+    ``pointer`` is the address of the first element. ``strides`` are in elements, or
+    None for a row-major array.
+    """
 
     def __init__(self, address: int) -> None:
         self._managed = _Managed.from_address(address)
@@ -143,15 +153,15 @@ class Received:
 
 
 def receive(capsule: Any) -> Received:
-    """What a capsule holds; the capsule is used up."""
+    """Take the array out of ``capsule``, which cannot be used again."""
     address = _get(capsule, _NAME)
-    # Else it would release the array too, where what it holds is not known here.
+    # DLPack's convention: a renamed capsule does not release the array when it dies.
     _rename(capsule, _USED)
     return Received(address)
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
-    """The dtype of a DLPack type; TypeError if there is none."""
+    """Return the dtype of a DLPack type; TypeError if there is none."""
     narrow = {number: dtype for dtype, number in _NARROW.items()}
     if lanes == 1 and code in narrow:
         return narrow[code]

@@ -268,7 +268,7 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
         result = _promote_two(result, dtype)
     for dtype in weak:
         if result is KEY:
-            _promote_two(result, dtype)
+            _promote_two(result, dtype)  # raises
         if _rank(dtype) <= _rank(result):
             continue
         if result in STORAGE:
@@ -281,7 +281,10 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 
 
 def _promote_two(a: DType, b: DType) -> DType:
-    """The dtype that two dtypes promote to."""
+    """Return the dtype that two dtypes promote to.
+
+    Raises DTypeError for a key or a storage type and another dtype.
+    """
     if a == b:
         return a
     if KEY in (a, b):

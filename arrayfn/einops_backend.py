@@ -21,12 +21,16 @@ _MODULE = "einops._backends"
 
 
 class _Finder:
-    """Finds einops' module of backends as others do, and defines ours after it ran."""
+    """An import hook that lets einops' module of backends be found as usual.
+
+    It makes sure that arrayfn's backend is defined once the module has run. It is in
+    ``sys.meta_path`` until then.
+    """
 
     def find_spec(self, name: str, _path: object, _target: object = None) -> Any:
         if name != _MODULE:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(self)  # the call below must not find this hook again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             _run_after(spec)
@@ -34,11 +38,12 @@ class _Finder:
 
 
 def _run_after(spec: ModuleSpec) -> None:
-    """Let the module of ``spec`` have our backend when it has been run."""
+    """Make the loader of ``spec`` define arrayfn's backend after the module has run."""
     loader: Any = spec.loader
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
+        """Run the module, then define the backend."""
         run(module)
         _define(module)
 

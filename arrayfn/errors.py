@@ -81,7 +81,7 @@ def user_location() -> SourceLocation | None:
 
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
-    """Whether ``file`` is of the user's code."""
+    """Whether ``file`` is user code: not of arrayfn, Python or ``_LIBRARIES``."""
     if file.startswith(_PACKAGE) and file != _DEMO:
         return False
     if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:
@@ -104,7 +104,7 @@ class ArrayfnError(Exception):
 
 
 def located(error: ArrayfnError, location: SourceLocation | None) -> ArrayfnError:
-    """``error`` with ``location``, if it names no line yet."""
+    """Return ``error`` with ``location``, if the error names no line yet."""
     if error.location is not None or location is None:
         return error
     return type(error)(str(error), location)

@@ -31,9 +31,10 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     leaves, structure = tree.flatten(pytree)
     types = [leaf_type(x) for x in leaves]
     sizes = [math.prod(t.shape) for t in types]
-    given = [(t.dtype, t.weak) for t in types] or [(dtypes.float64, False)]
-    dtype, _ = dtypes.promote(given)
-    kept = dtype if all(t.dtype == dtype for t in types) else None
+    leaf_dtypes = [(t.dtype, t.weak) for t in types] or [(dtypes.float64, False)]
+    dtype, _ = dtypes.promote(leaf_dtypes)
+    # The dtype of all leaves, if they have one: then parts keep the vector's dtype.
+    common_dtype = dtype if all(t.dtype == dtype for t in types) else None
 
     def unravel(vector: Any) -> Any:
         """The pytree whose leaves are the parts of ``vector``."""
@@ -44,23 +45,23 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
                 f"one that came with it, not an array of shape {shape}",
                 user_location(),
             )
-        if kept is None and leaf_type(vector).dtype != dtype:
+        if common_dtype is None and leaf_type(vector).dtype != dtype:
             raise DTypeError(
                 f"unravel takes a vector of {dtype}, the dtype of the one that came "
                 f"with it, not of {leaf_type(vector).dtype}; convert it",
                 user_location(),
             )
-        made: list[Any] = []
+        new_leaves: list[Any] = []
         begin = 0
         for type, size in zip(types, sizes, strict=True):
             part = anp.reshape(vector[begin : begin + size], type.shape)
-            if kept is None:
+            if common_dtype is None:
                 is_real = type.dtype not in dtypes.COMPLEX
                 part = anp.real(part) if is_real and dtype in dtypes.COMPLEX else part
                 part = ops.convert(part, type.dtype)
-            made.append(part)
+            new_leaves.append(part)
             begin += size
-        return tree.unflatten(structure, made)
+        return tree.unflatten(structure, new_leaves)
 
     if not leaves:
         return anp.zeros(0), unravel

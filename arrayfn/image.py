@@ -60,6 +60,7 @@ _METHODS: Final = {
 
 
 def _triangle(x: Array) -> Array:
+    """The kernel of linear interpolation at the distance ``x``."""
     return anp.maximum(0.0, 1.0 - x)
 
 
@@ -74,14 +75,15 @@ def _cubic(x: Array, a: float = -0.5) -> Array:
 
 
 def _sharper_cubic(x: Array) -> Array:
-    """The kernel of PyTorch and OpenCV."""
+    """The cubic kernel of PyTorch and OpenCV at the distance ``x``."""
     return _cubic(x, -0.75)
 
 
 def _lanczos(radius: float) -> Callable[[Array], Array]:
-    """sinc(x) sinc(x / radius), for x up to the radius (Duchon, 1979)."""
+    """Return the kernel sinc(x) sinc(x / radius) up to the radius (Duchon, 1979)."""
 
     def kernel(x: Array) -> Array:
+        """The kernel at the distance ``x``."""
         window = anp.sinc(x) * anp.sinc(x / radius)
         return anp.where(x > radius, 0.0, window)
 
@@ -188,7 +190,7 @@ def scale_and_translate(
 
 
 def _method(method: str | ResizeMethod) -> ResizeMethod:
-    """The ResizeMethod that is given, or of that name."""
+    """Return ``method``, or the ResizeMethod of that name."""
     if isinstance(method, ResizeMethod):
         return method
     return ResizeMethod.from_string(method)
@@ -202,13 +204,16 @@ def _weights(
     method: ResizeMethod,
     antialias: bool,
 ) -> Array:
-    """The weights (extent, wanted) of an image's elements in those of the result.
+    """Return the matrix (extent, wanted) of weights along one axis.
 
-    Along one axis, element x of ``extent`` comes to ``x * scale + translation`` of
-    ``wanted``. With ``antialias`` the kernel is widened where the image shrinks.
+    Element k of the result is the sum of the image's elements times column k. Element x
+    of the image, of ``extent`` elements, moves to ``x * scale + translation`` in the
+    result, of ``wanted`` elements. With ``antialias`` the kernel is widened where the
+    image shrinks. Columns are divided by their sums, and are 0 outside of the image.
     """
     inverse = 1.0 / scale
     dtype = scale.dtype
+    # The place in the image of each element of the result.
     centres = (anp.arange(wanted, dtype=dtype) + 0.5 - translation) * inverse - 0.5
     pixels = anp.arange(extent, dtype=dtype)[:, None]
     width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0

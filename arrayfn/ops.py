@@ -45,8 +45,8 @@ def segment_sum(
     >>> segment_sum(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 0]), 3)
     array([5., 2., 0.])
     """
-    found = _Segments("segment_sum", data, segment_ids, num_segments)
-    return found.filled(0).add(
+    segments = _Segments("segment_sum", data, segment_ids, num_segments)
+    return segments.filled(0).add(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -69,8 +69,8 @@ def segment_prod(
     >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
     array([8., 3., 1.])
     """
-    found = _Segments("segment_prod", data, segment_ids, num_segments)
-    return found.filled(1).multiply(
+    segments = _Segments("segment_prod", data, segment_ids, num_segments)
+    return segments.filled(1).multiply(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -100,8 +100,8 @@ def segment_max(
         return anp.astype(
             segment_max(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
         )
-    found = _Segments("segment_max", data, segment_ids, num_segments)
-    return found.filled(found.limit(largest=False)).max(
+    segments = _Segments("segment_max", data, segment_ids, num_segments)
+    return segments.filled(segments.limit(largest=False)).max(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -131,8 +131,8 @@ def segment_min(
         return anp.astype(
             segment_min(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
         )
-    found = _Segments("segment_min", data, segment_ids, num_segments)
-    return found.filled(found.limit(largest=True)).min(
+    segments = _Segments("segment_min", data, segment_ids, num_segments)
+    return segments.filled(segments.limit(largest=True)).min(
         data,
         mode=mode,
         indices_are_sorted=indices_are_sorted,
@@ -141,29 +141,34 @@ def segment_min(
 
 
 class _Segments:
-    """Rows and their numbers, checked."""
+    """The arguments of a segment function, checked.
+
+    ``name`` is the function's, ``ids`` the number of each row of ``data``, and
+    ``count`` the number of segments, or None for one more than the largest number.
+    """
 
     def __init__(
         self, name: str, data: ArrayLike, ids: ArrayLike, count: int | None
     ) -> None:
         self.type = operands.type_of_operand(f"{name}: data", data)
-        given = operands.type_of_operand(f"{name}: segment_ids", ids)
-        if given.shape != self.type.shape[:1] or not self.type.shape:
+        ids_type = operands.type_of_operand(f"{name}: segment_ids", ids)
+        if ids_type.shape != self.type.shape[:1] or not self.type.shape:
             raise ShapeError(
                 f"{name}: data is {self.type}, so segment_ids must be a vector with a "
-                f"number for each row, not {given}",
+                f"number for each row, not {ids_type}",
                 user_location(),
             )
-        if given.dtype not in dtypes.INTEGERS:
+        if ids_type.dtype not in dtypes.INTEGERS:
             raise ArgumentError(
-                f"{name}: segment_ids must be integers, not {given}", user_location()
+                f"{name}: segment_ids must be integers, not {ids_type}",
+                user_location(),
             )
         self.count = int(anp.max(ids, initial=-1)) + 1 if count is None else count
-        # A negative number would count from the end.
+        # A negative number would count from the end; ``count`` is out of bounds.
         self.ids = anp.where(anp.less(ids, 0), self.count, ids)
 
     def limit(self, *, largest: bool) -> Any:
-        """The largest or the smallest number of the dtype."""
+        """Return the largest or the smallest number of the dtype of ``data``."""
         if self.type.dtype in dtypes.FLOATS:
             return float("inf") if largest else -float("inf")
         if self.type.dtype == dtypes.bool_:
@@ -172,7 +177,7 @@ class _Segments:
         return limits.max if largest else limits.min
 
     def filled(self, value: Any) -> Any:
-        """An array of ``value`` for the results, indexed by the numbers."""
+        """Return ``full(shape, value).at[numbers]``, whose methods add results."""
         shape = (self.count, *self.type.shape[1:])
         return anp.at(anp.full(shape, value, self.type.dtype))[self.ids]
 

@@ -92,12 +92,12 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
         raise ArgumentError(
             f"{os.fspath(file)} is not a safetensors file: {error}", user_location()
         ) from None
-    found = {name: _array(name, entry) for name, entry in entries}
+    arrays = {name: _array(name, entry) for name, entry in entries}
     if like is None:
-        return found
+        return arrays
     pairs = _named(like)
-    missing = [name for name, _ in pairs if name not in found]
-    more = sorted(found.keys() - {name for name, _ in pairs})
+    missing = [name for name, _ in pairs if name not in arrays]
+    more = sorted(arrays.keys() - {name for name, _ in pairs})
     if missing or more:
         raise ArgumentError(
             f"{os.fspath(file)} does not have the arrays of like: it lacks "
@@ -106,13 +106,13 @@ def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
             user_location(),
         )
     for name, leaf in pairs:
-        wanted, have = leaf_type(leaf), leaf_type(found[name])
-        if (wanted.shape, wanted.dtype) != (have.shape, have.dtype):
+        wanted, stored = leaf_type(leaf), leaf_type(arrays[name])
+        if (wanted.shape, wanted.dtype) != (stored.shape, stored.dtype):
             raise ShapeError(
-                f"{os.fspath(file)}: {name} is {have}, not {wanted} as in like",
+                f"{os.fspath(file)}: {name} is {stored}, not {wanted} as in like",
                 user_location(),
             )
-    return tree.unflatten(tree.structure(like), [found[name] for name, _ in pairs])
+    return tree.unflatten(tree.structure(like), [arrays[name] for name, _ in pairs])
 
 
 def _named(parameters: Any) -> list[tuple[str, Any]]:

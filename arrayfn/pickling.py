@@ -22,7 +22,11 @@ class Wrapper(Protocol):
 
 
 def pickled(wrapper: Wrapper, state: Any) -> str | tuple[Any, ...]:
-    """The result of ``wrapper.__reduce__``: its name, or its class and ``state``."""
+    """Return what ``wrapper.__reduce__`` returns: a name, or the class and ``state``.
+
+    The name if the module has ``wrapper`` under it, unless cloudpickle pickles an
+    object of ``__main__``. Unpickling calls ``__setstate__`` with ``state``.
+    """
     if _is_found(wrapper) and not (
         wrapper.__module__ == "__main__" and _is_pickled_by_value()
     ):
@@ -32,11 +36,11 @@ def pickled(wrapper: Wrapper, state: Any) -> str | tuple[Any, ...]:
 
 
 def _is_found(wrapper: Wrapper) -> bool:
-    """Whether its module has ``wrapper`` under its name."""
-    found: Any = sys.modules.get(wrapper.__module__)
+    """Whether the module of ``wrapper`` has it under its name."""
+    value: Any = sys.modules.get(wrapper.__module__)
     for name in wrapper.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is wrapper
+        value = getattr(value, name, None)
+    return value is wrapper
 
 
 def _is_pickled_by_value() -> bool:

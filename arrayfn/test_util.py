@@ -138,8 +138,9 @@ def _check(
         if further:
             tangents = directions.like(args)
 
-            def forward(*given: Any) -> Any:
-                return jvp(f, given, tangents)[1]
+            def forward(*primals: Any) -> Any:
+                """The derivative along fixed tangents, which is checked in turn."""
+                return jvp(f, primals, tangents)[1]
 
             forward.__name__ = f"jvp of {name}"
             _check(forward, args, *rest)
@@ -148,23 +149,29 @@ def _check(
         if further:
             cotangents = directions.like(f(*args))
 
-            def backward(*given: Any) -> Any:
-                return vjp(f, *given)[1](cotangents)
+            def backward(*primals: Any) -> Any:
+                """The cotangents of the arguments, which are checked in turn."""
+                return vjp(f, *primals)[1](cotangents)
 
             backward.__name__ = f"vjp of {name}"
             _check(backward, args, *rest)
 
 
 def _name(f: Function) -> str:
+    """The name of ``f`` in messages."""
     return getattr(f, "__name__", type(f).__name__)
 
 
 def _is_inexact(leaf: Any) -> bool:
+    """Whether ``leaf`` has a real or complex floating-point dtype."""
     return leaf_type(leaf).dtype in dtypes.INEXACT
 
 
 def _narrowest(args: Sequence[Any]) -> int:
-    """The bits of the real numbers of the narrowest inexact one of ``args``."""
+    """Return the number of bits of the narrowest inexact leaf of ``args``.
+
+    A complex number counts as its real part. 64 if there is no inexact leaf.
+    """
     kinds = [leaf_type(leaf).dtype for leaf in tree.leaves(tuple(args))]
     inexact = [dtypes.real_of(k) for k in kinds if k in dtypes.INEXACT]
     return min((8 * k.itemsize for k in inexact), default=64)
@@ -177,7 +184,7 @@ class _Directions:
         self._random = np.random.default_rng(_SEED)
 
     def like(self, value: Any) -> Any:
-        """A tree like ``value``: normal numbers, zeros where nothing varies."""
+        """Return random normal numbers like ``value``, a tree; zeros for integers."""
         return tree.map(self._one, value)
 
     def _one(self, leaf: Any) -> Any:
@@ -185,10 +192,10 @@ class _Directions:
         type = leaf_type(leaf)
         if type.dtype not in dtypes.INEXACT:
             return np.zeros(type.shape, type.dtype)
-        made: Any = self._random.standard_normal(type.shape)
+        numbers: Any = self._random.standard_normal(type.shape)
         if type.dtype in dtypes.COMPLEX:
-            made = made + 1j * self._random.standard_normal(type.shape)
-        return np.asarray(made, type.dtype)
+            numbers = numbers + 1j * self._random.standard_normal(type.shape)
+        return np.asarray(numbers, type.dtype)
 
 
 def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:

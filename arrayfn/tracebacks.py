@@ -25,35 +25,43 @@ _NOTE: Final = f"(frames of arrayfn are hidden; {VARIABLE}=full shows them)"
 def shortened(
     error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Remove frames of libraries from ``trace``, unless that would hide a cause."""
+    """Remove frames of libraries from ``trace``, unless that would hide a cause.
+
+    ``trace`` stays if it has no frame of arrayfn, or if ``error`` is not arrayfn's and
+    was raised outside the user's code.
+    """
     frames = list(_frames(trace))
     files = [frame.tb_frame.f_code.co_filename for frame in frames]
     if not any(file.startswith(_PACKAGE) for file in files):
         return trace
     if not isinstance(error, ArrayfnError) and not is_users(files[-1]):
         return trace
-    kept = [f for f, file in zip(frames, files, strict=True) if is_users(file)]
-    made: TracebackType | None = None
-    for frame in reversed(kept):
-        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return made or trace
+    users = [f for f, file in zip(frames, files, strict=True) if is_users(file)]
+    # A traceback is a linked list from the outermost frame: build it from the inside.
+    short: TracebackType | None = None
+    for frame in reversed(users):
+        short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return short or trace
 
 
 def shorten_all(error: BaseException) -> None:
-    """Shorten the tracebacks of ``error`` and of the errors that caused it."""
+    """Shorten the tracebacks of ``error`` and of the errors that caused it.
+
+    ``error`` gets a note if its traceback is shortened.
+    """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in seen:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(found))
-        short = shortened(found, found.__traceback__)
-        if short is not found.__traceback__:
-            found.__traceback__ = short
-            if found is error and _NOTE not in getattr(found, "__notes__", ()):
-                found.add_note(_NOTE)
-        waiting += [found.__cause__, found.__context__]
+        seen.add(id(current))
+        short = shortened(current, current.__traceback__)
+        if short is not current.__traceback__:
+            current.__traceback__ = short
+            if current is error and _NOTE not in getattr(current, "__notes__", ()):
+                current.add_note(_NOTE)
+        waiting += [current.__cause__, current.__context__]
 
 
 def install() -> None:
@@ -92,7 +100,7 @@ def _shown_by_ipython(
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    """The entries of a traceback, from the outermost one."""
+    """Yield the entries of a traceback, from the outermost one."""
     while trace is not None:
         yield trace
         trace = trace.tb_next

@@ -50,7 +50,7 @@ def device_put(
 
 
 def _resharded(x: Any, sharding: NamedSharding) -> Any:
-    """``x`` over the devices that ``sharding`` says."""
+    """Distribute ``x``, one array, over devices as ``sharding`` says."""
     from arrayfn.distributed.arrays import ShardedArray, put_sharded
 
     if not isinstance(x, ShardedArray) or x.sharding.mesh != sharding.mesh:
@@ -105,7 +105,7 @@ def to_dlpack(x: Any) -> Any:
 
 
 def _received(x: Any) -> Any:
-    """An array of another library that is on a GPU, where it is."""
+    """Take over an array of another library that is on a GPU, without a copy."""
     return choose("cuda").put(x)
 
 

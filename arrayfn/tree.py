@@ -303,7 +303,7 @@ class Indexed:
 
 
 def positions_in(tree: Any) -> list[bool]:
-    """Whether each leaf of ``tree`` is below an ``Indexed`` node."""
+    """Return for each leaf of ``tree`` whether it is below an ``Indexed`` node."""
     nodes = leaves(tree, is_leaf=lambda x: isinstance(x, Indexed))
     return [isinstance(node, Indexed) for node in nodes for _ in leaves(node)]
 
@@ -355,9 +355,10 @@ def register_node(
 
 
 def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
-    """The children and the metadata: ``parts``, which a flatten function gave.
+    """Check ``parts``, which a flatten function returned: a pair (children, metadata).
 
-    Raises ArgumentError, about the class ``cls``, if they are no such pair.
+    Returns the pair, with children as a tuple. Raises ArgumentError, about the class
+    ``cls``, if it is no such pair.
     """
     pair = isinstance(parts, (tuple, list)) and len(parts) == 2
     if not pair or not isinstance(parts[0], Iterable):
@@ -370,7 +371,7 @@ def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
 
 
 class _Whole:
-    """A ``functools.partial``, kept as it is by another: those of Python merge."""
+    """Hides a ``functools.partial`` from another one, which would merge with it."""
 
     def __init__(self, function: functools.partial[Any]) -> None:
         functools.update_wrapper(self, function)
@@ -542,16 +543,16 @@ def register_dataclass(
             _refuse_unhashable(node, meta)
         return tuple(getattr(node, name) for name in data), static, data
 
-    def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
+    def build(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
         """The object with these fields."""
-        given = dict(zip(data, children, strict=True))
-        given.update(zip(meta, static, strict=True))
-        return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
+        fields = dict(zip(data, children, strict=True))
+        fields.update(zip(meta, static, strict=True))
+        return nodetype(**{parameters.get(name, name): x for name, x in fields.items()})
 
     optree.register_pytree_node(
         cast(Any, nodetype),
         flat,
-        cast(Any, made),
+        cast(Any, build),
         path_entry_type=optree.GetAttrEntry,
         namespace=_OWN,
     )
@@ -574,7 +575,7 @@ def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
 
 
 def _constructed(cls: type) -> dict[str, bool] | None:
-    """The fields of ``cls``'s constructor, and whether each is static.
+    """Return the fields of ``cls``'s constructor, and whether each is static.
 
     None for a class that is neither a dataclass nor one of attrs.
     """
@@ -598,7 +599,10 @@ def _fields(
     meta: Sequence[str] | None,
     dropped: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the fields that are children, and of those that are not."""
+    """Return the names of the fields that are children, and of the static ones.
+
+    ``data``, ``meta`` and ``dropped`` are the arguments of ``register_dataclass``.
+    """
     name = cls.__name__
     fields = _constructed(cls)
     if fields is None:

@@ -110,7 +110,7 @@ KeyEntry = SequenceKey | DictKey | GetAttrKey | FlattenedIndexKey
 
 
 class Path(tuple[Any, ...]):
-    """The keys from the root to a leaf; called with a tree, what is there."""
+    """The keys from the root to a leaf. Call it with a tree to get what is there."""
 
     __slots__ = ()
 
@@ -183,9 +183,10 @@ def keyed_children(node: Any) -> list[tuple[Any, Any]]:
 
 
 def decisions(tree: Any, is_leaf: Callable[[Any, Any], bool]) -> Callable[[Any], bool]:
-    """``is_leaf(path, node)`` as a function of the node alone.
+    """Return ``is_leaf(path, node)`` as a function of the node only.
 
-    It answers for the nodes of ``tree`` in the order of one traversal.
+    All answers are computed at once, in the order of a traversal of ``tree``. The
+    function returns them one after the other, so it serves one such traversal.
     """
     found: list[bool] = []
 

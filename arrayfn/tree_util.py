@@ -74,7 +74,7 @@ def is_tree_node(typ: type) -> bool:
 
 
 def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
-    """The children of a node and its metadata.
+    """Return the children of a node and its metadata.
 
     Raises ValueError for a leaf.
 
@@ -86,7 +86,7 @@ def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
 
 
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """Pairs of key and child of a node, and its metadata.
+    """Return pairs of key and child of a node, and its metadata.
 
     Raises ValueError for a leaf.
 

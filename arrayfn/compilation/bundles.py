@@ -178,8 +178,9 @@ def _described_signature(
 ) -> dict[str, Any]:
     """Describe one signature as JSON; add its arrays and files.
 
-    The arrays are added to ``held``, and the files to ``files``, which has contents by path. ``number`` is the index of the signature, by which
-    its files are named. Raises ArgumentError for what a bundle cannot hold.
+    The arrays are added to ``held``, and the files to ``files``, which has contents by
+    path. ``number`` is the index of the signature, by which its files are named. Raises
+    ArgumentError for what a bundle cannot hold.
     """
     if lowered.backend.name == "mesh":
         raise ArgumentError(

@@ -24,9 +24,10 @@ class Bar:
 
 
 def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> str:
-    """Which buffers take up which part of the arena's ``total`` bytes, step by step.
+    """Draw which buffers take up which part of the arena, step by step, as SVG.
 
-    ``steps`` is the number of steps, ``width`` the picture's in pixels.
+    ``steps`` is the number of steps, ``total`` the arena's size in bytes, and ``width``
+    the picture's in pixels. Empty without bars.
     """
     if not bars or not total:
         return ""
@@ -34,6 +35,7 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
     across, down = (width - left - 8) / max(1, steps), height / total
     parts: list[str] = []
     for number, bar in enumerate(bars):
+        # SVG's y grows downwards; byte 0 is at the bottom.
         x, y = (
             left + bar.first * across,
             top + height - (bar.offset + bar.nbytes) * down,
@@ -62,7 +64,7 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step: its operations per byte, and per second."""
+    """A step: its operations per byte (``intensity``), and per second (``rate``)."""
 
     label: str
     link: str
@@ -74,7 +76,7 @@ class Point:
 def roofline(
     points: Sequence[Point], bandwidth: float, peak: float, width: int = 640
 ) -> str:
-    """Operations per second over operations per byte, under the machine's roof.
+    """Draw operations per second over operations per byte, under the machine's roof.
 
     ``bandwidth`` is in bytes, ``peak`` in operations per second, ``width`` in pixels.
     The area of a point is its share of the time (Williams, Waterman and Patterson,
@@ -91,10 +93,12 @@ def roofline(
     low_y = min(low_x * bandwidth, *(p.rate for p in points)) / 2
 
     def x(value: float) -> float:
+        """The x coordinate of ``value`` operations per byte, on a logarithmic axis."""
         span = math.log(high_x / low_x)
         return left + (width - left - right) * math.log(value / low_x) / span
 
     def y(value: float) -> float:
+        """The y coordinate of ``value`` operations per second, also logarithmic."""
         return top + height * math.log(high_y / value) / math.log(high_y / low_y)
 
     total = sum(p.seconds for p in points) or 1.0
@@ -146,14 +150,17 @@ def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """``words`` at (x, y), as SVG."""
     return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{words}</text>"
 
 
 def _path(path: str, stroke: str) -> str:
+    """A line along an SVG path; ``stroke`` has further attributes."""
     return f"<path d='{path}' fill='none' stroke='currentColor' {stroke}/>"
 
 
 def _axes(left: float, top: float, height: float, right: float) -> str:
+    """The left and the lower edge of a chart."""
     return _path(f"M{left} {top}V{top + height}H{right}", "stroke-opacity='.4'")
 
 

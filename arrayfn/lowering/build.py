@@ -50,7 +50,7 @@ from arrayfn.primitives.base import Scalar as ScalarForm
 def build_nest(
     group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
 ) -> Nest:
-    """The nest that computes ``group``.
+    """Build the nest that computes ``group``.
 
     Axes are ordered by memory traffic, the innermost last.
 
@@ -197,7 +197,7 @@ class _Builder:
         cost: int,
         equation: Equation,
     ) -> None:
-        """Adds the statement ``result = function(*arguments)``.
+        """Add the statement ``result = function(*arguments)``.
 
         ``at`` is its level and stage, ``cost`` its time relative to an addition, and
         ``equation`` the one whose source line it gets.
@@ -244,7 +244,7 @@ class _Builder:
     def bitcast(
         self, equation: Equation, operand: Scalar, at: tuple[Level, int]
     ) -> None:
-        """Adds the statements that reinterpret the bits of ``operand``.
+        """Add the statements that reinterpret the bits of ``operand``.
 
         A 16-bit float is float32 in a kernel, so it is converted to its bits (u16), or
         from them.
@@ -289,10 +289,11 @@ class _Builder:
         return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
-        """The scalar of ``atom`` at the current index, as an operand of ``equation``.
+        """Return the scalar of ``atom`` at the current index, for ``equation``.
 
-        ``ids`` are the axes of the nest that the equation's value varies over. What is
-        not in a scalar yet is loaded.
+        ``ids`` are the axes of the nest that the equation's value varies over. If no
+        scalar has the value at this index, a load is added. ``resolved`` gets the Var
+        of the scalar.
         """
         if isinstance(atom, Literal):
             return constant_of(atom)
@@ -388,13 +389,13 @@ def convert_function(source: DType, target: DType) -> str | None:
 
 
 def drop_unit_axes(nest: Nest) -> Nest:
-    """``nest`` without its axes of extent 1."""
+    """Return ``nest`` without its axes of extent 1."""
     kept = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
     return select_axes(nest, kept)
 
 
 def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
-    """``nest`` with its axes in ``order``; axes left out must have extent 1."""
+    """Return ``nest`` with its axes in ``order``; others must have extent 1."""
     new_axis = {axis: k for k, axis in enumerate(order)}
     return replace(
         nest,
@@ -413,7 +414,7 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
 
 
 def order_axes(nest: Nest) -> Nest:
-    """``nest`` with its axes ordered by memory traffic, the heaviest innermost.
+    """Order the axes of ``nest`` by memory traffic, the heaviest innermost.
 
     The axis with the most elements at the smallest strides becomes innermost. Written
     arrays count double: a strided write costs more than a strided read.
@@ -425,7 +426,7 @@ def order_axes(nest: Nest) -> Nest:
         return math.prod(axis.extent for axis, stride in axes if stride)
 
     def weight(axis: int) -> float:
-        """The cost of ``axis`` as an outer one: larger for small strides."""
+        """The cost of ``axis`` as an outer axis: larger for small strides."""
         total = 0.0
         for operand in nest.operands:
             stride = abs(operand.strides[axis])
@@ -440,7 +441,7 @@ def order_axes(nest: Nest) -> Nest:
 
 
 def merge_axes(nest: Nest) -> Nest:
-    """``nest`` with neighbouring axes merged where every operand allows it.
+    """Merge neighbouring axes of ``nest`` where every operand allows it.
 
     Axes of 4 by 8 elements of contiguous arrays become one axis of 32. Axes that an
     iota counts along stay.
@@ -457,6 +458,7 @@ def merge_axes(nest: Nest) -> Nest:
             for o in nest.operands
         ):
             nest = _merge_at(nest, position)
+            # Axes after the merged ones move down by one.
             counted = {a - (a > position) if a is not None else None for a in counted}
         else:
             position += 1

@@ -30,7 +30,7 @@ Block = Callable[[Program], list[PlanStep]]
 def control_step(
     equation: Equation, reads: Reads, storage: Storage, block: Block
 ) -> LoopStep | BranchStep:
-    """The step of a ``scan``, ``while_loop`` or ``cond``.
+    """Lower a ``scan``, ``while_loop`` or ``cond`` to a step.
 
     Args:
         equation: the loop or branch, as the passes leave it.
@@ -57,7 +57,7 @@ def _array(atom: Atom, reads: Reads) -> Var:
 def _scan(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop of known length, whose slices of arrays are pointers that advance.
+    """Lower a scan: a loop of known length, with pointers that advance as its slices.
 
     ``operands`` are the arrays of the equation's operands: constants, carry, arrays to
     slice.
@@ -98,7 +98,7 @@ def _scan(
 def _while_loop(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop that runs while the last array of the carry, a bool, is True.
+    """Lower a while_loop, which runs while the last carry, a bool, is True.
 
     ``operands`` are the arrays of the body's constants and the carry.
     """
@@ -139,7 +139,7 @@ def carried_values(
 def _cond(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> BranchStep:
-    """A branch, whose results are written into the arrays of the equation's outputs.
+    """Lower a ``cond``, whose branches write into the arrays of the equation's outputs.
 
     ``operands`` are the arrays of the index and of the branches' operands.
     """

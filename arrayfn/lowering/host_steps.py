@@ -54,7 +54,7 @@ class HostStep:
     absent: tuple[int, ...] = ()
 
     def call_of_kernel(self) -> Callable[..., Any]:
-        """The kernel as a function of arrays only: operands, then results.
+        """Return the kernel as a function of arrays only: operands, then results.
 
         Static arguments are bound. A prepared kernel makes the function itself, from
         the types of one call.
@@ -84,13 +84,15 @@ class HostStep:
                     n if m else 1 for n, m in zip(extents, has_axis, strict=True)
                 ]
                 member = (*leading, *member)
+            # For "sequential", the type of one member.
             call_types.append(ArrayType(member, type.dtype))
         return tuple(call_types)
 
     def offsets_of_calls(self) -> Iterator[tuple[int, ...]]:
-        """For each call of the kernel, the offset of each array, in elements.
+        """Yield for each call of the kernel the offset of each array, in elements.
 
-        A kernel without a vmap method is called once for each member.
+        The kernel is called once, on whole arrays, unless the operator is mapped and
+        the method is "sequential": then it is called for each member.
         """
         types = self.types_of_call
         if not self.mapped or (self.kernel and self.kernel.vmap == "expand_dims"):

@@ -140,8 +140,8 @@ class KernelPrinter(KernelText, ABC):
     def stride(self, operand: int, axis: int) -> str:
         """The expression of the stride of ``operand`` along ``axis``.
 
-        It is a product of extents, as ``n1 * n2``, where that is the value, else a
-        parameter, as ``x_in_s0``.
+        It is a product of the extents of inner axes, such as ``n1 * n2``, if that is
+        the stride, as in a contiguous array. Else it is a parameter, as ``x_in_s0``.
         """
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
@@ -177,7 +177,7 @@ class KernelPrinter(KernelText, ABC):
         return " + ".join(terms) or "0"
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
-        """Prints lines that split a flat index into an index along each of ``axes``.
+        """Print lines that split a flat index into an index along each of ``axes``.
 
         ``text`` is the flat index. Returns the variable of each axis. For ``item`` and
         three axes it prints ::
@@ -341,7 +341,7 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
 
     def emit(self, s: Statement, variables: dict[int, str]) -> None:
-        """Prints statement ``s``; a reduction prints nothing (see ``accumulate``).
+        """Print statement ``s``; a reduction prints nothing (see ``accumulate``).
 
         ``variables`` has the text of the index along each axis.
         """

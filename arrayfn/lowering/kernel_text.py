@@ -199,18 +199,22 @@ class KernelText(Body):
         self.lines.append(text)
 
     def use(self, name: str) -> str:
-        """``name``, recorded as a function that the kernel imports."""
+        """Record ``name`` as a function that the kernel imports, and return it."""
         self.imports.add(name)
         return name
 
     def integer(self, name: str, value: int) -> str:
-        """``name``, recorded as an integer parameter whose argument is ``value``."""
+        """Record ``name`` as an integer parameter with this argument, and return it."""
         parameter = self.integers.setdefault(name, Integer(name, value))
         assert parameter.value == value, f"{name} is {parameter.value}, and {value}"
         return name
 
     def argument(self, argument: Argument) -> str:
-        """The name of the parameter of ``argument``, with ``_`` if it clashes."""
+        """Record the parameter of ``argument``, and return its name.
+
+        ``_`` is appended if the name clashes with another, or with a parameter of the
+        same name and another value.
+        """
         name, value = argument.name, argument.value
         if _clashes(name, self._names, self.own_names):
             name += "_"
@@ -282,7 +286,10 @@ class KernelText(Body):
     # Constants.
 
     def constant(self, constant: Constant) -> str:
-        """The expression of ``constant``: ``f32(0.5)``, or the variable ``c0``."""
+        """The expression of ``constant``: ``f32(0.5)``, or the variable ``c0``.
+
+        Simple numbers (``PLAIN``) are printed, others are passed as arguments.
+        """
         value = constant.value
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))

@@ -239,23 +239,25 @@ class KernelTable:
         return None
 
     def has_for(self, backend: str) -> Callable[[Equation], bool]:
-        """The function that says whether ``backend`` has a kernel for a call."""
+        """Return the function that says whether ``backend`` has a kernel for a call."""
         return lambda call: self.for_call(call, backend) is not None
 
     def for_call(
         self, equation: Equation, backend: str, deterministic: bool = True
     ) -> OperatorKernel | None:
-        """The kernel for an ``operator_call``; None if there is none.
+        """Return the kernel for an ``operator_call``; None if there is none.
 
         None too if a transformation changed the operator's body: a kernel computes the
-        operator itself, or its ``vmap`` if the kernel has a method for that.
-        ``deterministic`` is as for ``find``.
+        operator itself, or its ``vmap`` if the kernel has a method for that. If it has
+        none, a warning says that the kernel is not used. ``deterministic`` is as for
+        ``find``.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
         backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
+        # Transformations prefix the body's name: "batched_" by vmap, others by others.
         if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
         operand_types = [atom.type for atom in equation.inputs]

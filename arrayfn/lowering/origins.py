@@ -46,7 +46,10 @@ class Origins:
         self.by_name: dict[tuple[SourceLocation | None, str], list[Equation]] = {}
 
     def of_equation(self, equation: Equation) -> tuple[Origin, ...]:
-        """The origin of a step that computes ``equation``; none if a pass made it."""
+        """Return the origin of a step that computes ``equation``, as a tuple of one.
+
+        The tuple is empty if the equation is not in the Program's text.
+        """
         return self._origins([(equation, operations_of(equation))])
 
     def share(self, steps: Sequence[PlanStep], equation: Equation) -> None:
@@ -64,7 +67,10 @@ class Origins:
             )
 
     def of_nest(self, nest: Nest, names: Mapping[Var, str]) -> tuple[Origin, ...]:
-        """The origins of the kernel of ``nest``, whose values are called ``names``."""
+        """Return the origins of the kernel of ``nest``, whose values have ``names``.
+
+        A statement counts one operation for each time that it runs, if it computes.
+        """
         elements = prod(axis.extent for axis in nest.axes)
         kept = prod(axis.extent for axis in nest.axes if not axis.reduced)
         equations: list[tuple[Equation, int]] = []

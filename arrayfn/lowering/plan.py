@@ -355,12 +355,12 @@ class ExecutionPlan:
 
 
 def numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step]]:
-    """``(number, step)`` for all steps, in the order of ``walk``."""
+    """Yield ``(number, step)`` for all steps, in the order of ``walk``."""
     yield from enumerate(walk(steps))
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:
-    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
+    """Yield all steps, nested ones too: a loop or branch before the steps inside it."""
     for step in steps:
         yield step
         if not isinstance(step, KernelCall):

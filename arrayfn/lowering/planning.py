@@ -51,7 +51,16 @@ def make_plan(
 
 
 class _Planner:
-    """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls."""
+    """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls.
+
+    Attributes:
+        buffers: the buffers so far.
+        numbers: the index in ``buffers`` of each array that has a buffer.
+        counts: how many buffers of each kind there are.
+        lives: the lifetime of each temporary.
+        time: the number of the current step.
+        scratch: the largest scratch memory of a call, in bytes.
+    """
 
     def __init__(
         self, program: Program, donated: Iterable[Var], storage: Storage
@@ -152,7 +161,7 @@ class _Planner:
         return tuple(dict.fromkeys(self.number(var) for var in variables))
 
     def steps(self, steps: Sequence[PlanStep]) -> tuple[Step, ...]:
-        """The plan's form of each of ``steps``."""
+        """Convert ``steps`` to their forms in the plan."""
         return tuple(self.step(step) for step in steps)
 
     def step(self, step: PlanStep) -> Step:

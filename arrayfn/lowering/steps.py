@@ -180,7 +180,7 @@ def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
 
 
 def walk(steps: Iterable[PlanStep]) -> Iterator[PlanStep]:
-    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
+    """Yield all steps, nested ones too: a loop or branch before the steps inside it."""
     for step in steps:
         yield step
         for block in blocks_of(step):

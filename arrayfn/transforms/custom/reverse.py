@@ -111,8 +111,8 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and
         inside a rule, the params are names of functions that trace the rules later.
         Else they are Programs. Forward: (arguments, captured) -> (results, residuals,
-        captured). Backward: (residuals, captured, cotangents) -> cotangents of arguments and of
-        captured values, where the latter are zeros.
+        captured). Backward: (residuals, captured, cotangents) -> cotangents of
+        arguments and of captured values, where the latter are zeros.
         """
         assert self._rules is not None
         call = _VjpCall(
