@@ -99,7 +99,7 @@ def _is_read() -> bool:
 
 
 def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) -> str:
-    """Why a call compiles again: how ``key`` differs from the nearest earlier key.
+    """Say why a call compiles again: how ``key`` differs from the nearest earlier key.
 
     Empty if there are no ``earlier`` keys. ``names`` returns the arguments' names.
     """
@@ -109,7 +109,7 @@ def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) 
 
 
 def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
-    """A sentence for each difference between ``key`` and an earlier key, ``other``."""
+    """Return a sentence for each difference between ``key`` and an earlier key."""
     structure, static, types, backend, mesh = key
     old_structure, old_static, old_types, old_backend, old_mesh = other
     sentences: list[str] = []
@@ -136,7 +136,7 @@ def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[s
 
 
 def _static_differences(static: StaticArguments, other: StaticArguments) -> list[str]:
-    """A sentence for each static argument that differs from that of ``other``."""
+    """Return a sentence for each static argument that differs from ``other``'s."""
     old_values: dict[Any, Any] = dict([*other.positional, *other.named])
     sentences: list[str] = []
     for parameter, value in (*static.positional, *static.named):

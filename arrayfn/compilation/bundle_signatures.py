@@ -124,16 +124,16 @@ class Signature:
             compiled.check(types)
             return compiled
         pairs = zip(types, self._types, strict=True)
-        for number, (have, wanted) in enumerate(pairs):
-            if have.dtype != wanted.dtype:
+        for number, (actual, wanted) in enumerate(pairs):
+            if actual.dtype != wanted.dtype:
                 raise ArgumentError(
-                    f"argument {number} is {have}, not of {short_name(wanted.dtype)}",
+                    f"argument {number} is {actual}, not of {short_name(wanted.dtype)}",
                     user_location(),
                 )
         return self._for_sizes(self._open.sizes([t.shape for t in types]))
 
     def without_libraries(self, sizes: Sizes) -> Compiled:
-        """The function for ``sizes``, lowered for a CPU without a library's products.
+        """Return the function for ``sizes``, lowered for a CPU without libraries.
 
         Raises ArgumentError unless ``sizes`` are those that are open.
         """
@@ -173,10 +173,10 @@ class Signature:
         # A GPU's plans follow from the card, and kernels of operators from the process.
         may_keep = self._backend.name == "cpu" and "edited" not in self._description
         may_keep = may_keep and "operator_call(" not in text
-        kept = kept_plan(key, self._captured) if may_keep else None
+        cached_plan = kept_plan(key, self._captured) if may_keep else None
         run: Executable
         try:
-            if kept is None:
+            if cached_plan is None:
                 program = _program(self._file, text, self._arrays())
                 lowered = self._lowered(program)
                 compiled = lowered.compiled_program
@@ -185,7 +185,7 @@ class Signature:
                     types = tuple(v.type for v in program.constants)
                     keep(key, KeptPlan(types, compiled), program.constant_values)
             else:
-                compiled = kept.compiled
+                compiled = cached_plan.compiled
                 run = _on_first_call(lambda: self._backend.load(compiled))
         except (BundleError, OutOfMemoryError):
             raise
@@ -203,7 +203,7 @@ class Signature:
         check_count(folder, self._out_tree, len(compiled.output_types))
 
     def _arrays(self) -> list[Array]:
-        """The arrays that the Program captures."""
+        """Return the arrays that the Program captures."""
         return [self._contents.constants[k] for k in self._description["constants"]]
 
     def _captured(self, types: Sequence[ArrayType]) -> list[Array]:
@@ -294,7 +294,7 @@ def _never_run_as_python(compiled: CompiledProgram) -> CompiledProgram:
 
 
 def kinds_of(kernel: Kernel) -> list[str]:
-    """The kinds of a kernel's parameters."""
+    """Return the kinds of a kernel's parameters."""
     return [parameter.kind for parameter in kernel.parameters]
 
 
@@ -305,7 +305,7 @@ def machine_of() -> list[str]:
 
 @cache
 def _compiler_hash() -> str:
-    """The hash of the files that make kernels of Programs."""
+    """Return the hash of the files that make kernels of Programs."""
     package = Path(__file__).parents[1]
     files = sorted((package / "lowering").rglob("*.py")) + sorted(
         (package / "passes").rglob("*.py")
@@ -314,7 +314,10 @@ def _compiler_hash() -> str:
 
 
 def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
-    """The hash of each generated kernel's key, by its name; "" for a library's."""
+    """Return the hash of each generated kernel's key, by its name.
+
+    "" for a library's.
+    """
     return {
         k.name: content_hash(k.key.encode()) if isinstance(k, Kernel) else ""
         for k in kernels
@@ -325,7 +328,7 @@ def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
 
 
 def _decoded(file: Path, content: bytes) -> str:
-    """The text of a file with this content; BundleError unless it is UTF-8."""
+    """Return the text of a file with this content; BundleError unless it is UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

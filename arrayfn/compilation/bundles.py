@@ -124,7 +124,7 @@ def save(
 
 
 def _device_of(signatures: Sequence[Any]) -> str:
-    """The device that the ``signatures`` are lowered for.
+    """Return the device that the ``signatures`` are lowered for.
 
     Raises ArgumentError if one is no ``Lowered``, and if there are two devices.
     """
@@ -324,7 +324,7 @@ class Bundle:
         return tuple(functions)
 
     def _chosen(self, structure: tree.TreeDef, types: Sequence[ArrayType]) -> Compiled:
-        """The first signature that takes arguments of this structure and these types.
+        """Return the first signature that takes arguments of this structure and types.
 
         Raises ArgumentError if none does.
         """
@@ -391,8 +391,8 @@ def load(
         for name, dtype in dtype_of_file.items()
     ]
     arrays = {
-        name: _tree_of(path, given, constants)
-        for name, given in description["arrays"].items()
+        name: _tree_of(path, value_description, constants)
+        for name, value_description in description["arrays"].items()
     }
     contents = Contents(path, bundle_hash, files, description, constants)
     backend = choose(description["device"] if device is None else device)

@@ -95,7 +95,7 @@ class Memory:
 
 
 def cost_of(plan: ExecutionPlan) -> Cost:
-    """The cost of each step of ``plan``."""
+    """Return the cost of each step of ``plan``."""
     numbers = {id(step): number for number, step in numbered(plan.steps)}
     costs: list[StepCost] = []
 
@@ -133,7 +133,7 @@ def memory_of(plan: ExecutionPlan) -> Memory:
     """Return the bytes of the buffers of ``plan``, by kind."""
 
     def total(kind: str) -> int:
-        """The bytes of all buffers of this kind."""
+        """Return the bytes of all buffers of this kind."""
         return sum(b.nbytes for b in plan.buffers if b.kind == kind)
 
     arrays = total("input"), total("output"), total("constant")

@@ -135,7 +135,7 @@ def _calls_on_gpu(
 def read_kernels(
     kernels: Iterable[Kernel | LibraryKernel], folder: Path
 ) -> dict[str, str]:
-    """The sources in ``folder`` that differ from those of ``kernels``, by name."""
+    """Read the sources in ``folder`` that differ from those of ``kernels``, by name."""
     sources = {k.name: k.source for k in kernels if isinstance(k, Kernel)}
     files = {name: folder / f"{name}.py" for name in sources}
     edited_sources = {
@@ -155,7 +155,7 @@ def read_kernels(
 
 
 def source_of(file: Path) -> str:
-    """The kernel's source in a file, without the lines that check it."""
+    """Return the kernel's source in a file, without the lines that check it."""
     return file.read_text("utf-8").partition(_FOOT)[0].rstrip("\n") + "\n"
 
 

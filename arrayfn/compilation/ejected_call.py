@@ -97,7 +97,7 @@ class EjectedCall:
         )
 
     def inputs(self) -> tuple[Array, ...]:
-        """The arguments of ``program``."""
+        """Return the arguments of ``program``."""
         return tuple(m.copy() for m in self.before)
 
     def equals(self, results: Sequence[Any]) -> bool:
@@ -122,8 +122,8 @@ class EjectedCall:
             for argument, parameter in pairs
             if isinstance(argument, BufferArgument) and argument.buffer == memory
         }
-        found = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
-        return (d for d in found if d is not None and d in dtypes.INEXACT)
+        pointer_dtypes = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
+        return (d for d in pointer_dtypes if d is not None and d in dtypes.INEXACT)
 
     def save(self, file: Path) -> None:
         """Write the call, without the kernel's source."""
@@ -219,7 +219,7 @@ class Recorder:
             memory[...] = np.asarray(result)
 
     def finish(self) -> EjectedCall:
-        """The recorded call, after it has run."""
+        """Return the recorded call, after it has run."""
         self.call.after = [m.copy() for m in self._memories]
         return self.call
 

@@ -189,7 +189,7 @@ def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
 
 
 def _offsets(compiled: CompiledProgram) -> list[int]:
-    """The byte offset of each captured array in the constant."""
+    """Return the byte offset of each captured array in the constant."""
     offsets: list[int] = []
     end = 0
     for array in compiled.constants:
@@ -223,8 +223,8 @@ class _Source:
     # The header.
 
     def parameters(self) -> list[str]:
-        """The parameters of the function, in C."""
-        given = [
+        """Return the parameters of the function, in C."""
+        arguments = [
             f"const {_C_TYPES[t.dtype]} *in{k}"
             for k, t in enumerate(self.compiled.input_types)
         ]
@@ -232,14 +232,14 @@ class _Source:
             f"{_C_TYPES[t.dtype]} *out{k}"
             for k, t in enumerate(self.compiled.output_types)
         ]
-        return [*given, *results]
+        return [*arguments, *results]
 
     def declaration(self) -> str:
-        """The declaration of the function in C, without a semicolon."""
+        """Return the declaration of the function in C, without a semicolon."""
         return f"int {self.name}({', '.join(self.parameters()) or 'void'})"
 
     def header(self) -> str:
-        """The header: the function's declaration, with comments on its pointers."""
+        """Return the header: the function's declaration, and a comment on pointers."""
         lines = [
             f"/* {self.name}: a function that arrayfn compiled for this processor,",
             f"   {target.host().cpu}. Returns 0, or -1 where memory is out.",
@@ -276,7 +276,7 @@ class _Source:
     # The function.
 
     def body(self, *, is_looking: bool) -> str:
-        """The C file with the function, which runs the steps of the plan.
+        """Return the C file with the function, which runs the steps of the plan.
 
         With ``is_looking`` it defines what kernels with long loops call to ask whether
         to go on.
@@ -318,7 +318,7 @@ class _Source:
         return "\n".join(self.lines)
 
     def address(self, buffer: BufferAllocation) -> str:
-        """The address of a buffer in C; 0 for one that a loop sets."""
+        """Return the address of a buffer in C; 0 for one that a loop sets."""
         match buffer.kind:
             case "input":
                 return f"(char *)in{buffer.index}"
@@ -344,17 +344,17 @@ class _Source:
 
     def call(self, step: KernelCall, indent: str) -> None:
         """Append the lines, after ``indent``, that call a kernel of the plan."""
-        given = ", ".join(map(self.argument, step.arguments)) or "0"
+        values = ", ".join(map(self.argument, step.arguments)) or "0"
         self.lines += [
             f"{indent}{{",
-            f"{indent}  const int64_t arguments[] = {{{given}}};",
+            f"{indent}  const int64_t arguments[] = {{{values}}};",
             f"{indent}  /* {step.kernel} */",
             f"{indent}  {self.symbols[step.kernel]}(arguments, 0, {step.items});",
             f"{indent}}}",
         ]
 
     def argument(self, argument: Argument) -> str:
-        """A kernel's argument, an address or a number, as a C int64_t."""
+        """Return a kernel's argument, an address or a number, as a C int64_t."""
         if isinstance(argument, BufferArgument):
             return f"(int64_t)(b{argument.buffer} + {argument.offset})"
         if isinstance(argument, ScratchArgument):
@@ -414,37 +414,37 @@ class _Source:
     # The program.
 
     def program(self) -> str:
-        """The C file of a program that reads arguments, and writes results.
+        """Return the C file of a program that reads arguments, and writes results.
 
         It is ``_PROGRAM`` with the words ``@WORD@`` replaced.
         """
-        given, results = self.compiled.input_types, self.compiled.output_types
-        names = [f"IN{k}" for k in range(len(given))]
+        arguments, results = self.compiled.input_types, self.compiled.output_types
+        names = [f"IN{k}" for k in range(len(arguments))]
         names += [f"OUT{k}" for k in range(len(results))]
         types = [p.rpartition(" *")[0] for p in self.parameters()]
         words = {
             "NAME": self.name,
             "FILES": " ".join(names),
             "LINE": str(_LINE),
-            "INPUT_COUNT": str(len(given)),
+            "INPUT_COUNT": str(len(arguments)),
             "COUNT": str(len(names)),
-            "SIZES": ", ".join(str(_nbytes(t)) for t in (*given, *results)),
+            "SIZES": ", ".join(str(_nbytes(t)) for t in (*arguments, *results)),
             "PASSED": ", ".join(f"({t} *)held[{k}]" for k, t in enumerate(types)),
         }
         return re.sub("@([A-Z_]+)@", lambda match: words[match[1]], _PROGRAM)
 
 
 def _shown(type: ArrayType) -> str:
-    """``type`` in the header's comment, without the mark of a weak type."""
+    """Return ``type`` in the header's comment, without the mark of a weak type."""
     return str(type).removeprefix("~")
 
 
 def _nbytes(type: ArrayType) -> int:
-    """The bytes from the first element on, to the end of the last."""
+    """Return the bytes from the first element on, to the end of the last."""
     return type.span()[1] * type.dtype.itemsize
 
 
 def _in_memory_order(array: Any) -> bytes:
-    """The bytes of a captured array in the order of memory, without gaps."""
+    """Return the bytes of a captured array in the order of memory, without gaps."""
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return array.transpose(order).tobytes()

@@ -131,7 +131,7 @@ class _Freezer:
             self.values[var] = np.asarray(array)
 
     def value(self, atom: Atom) -> Array:
-        """The array of ``atom``: a known value, or the Literal's."""
+        """Return the array of ``atom``: a known value, or the Literal's."""
         if isinstance(atom, Literal):
             return np.asarray(atom.value).astype(atom.type.dtype)
         return self.values[atom]
@@ -329,5 +329,5 @@ class _Freezer:
 
 
 def _at(equation: Equation) -> str:
-    """The user's line of ``equation``, to end a note with."""
+    """Return the user's line of ``equation``, to end a note with."""
     return f"  ({equation.source})" if equation.source else ""

@@ -265,7 +265,10 @@ class _Interpreter:
         return [_value(a, values) for a in program.outputs]
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
-        """The results of one equation; ``arguments`` are the arrays of its inputs."""
+        """Return the results of one equation.
+
+        ``arguments`` are the arrays of its inputs.
+        """
         primitive, params = primitive_of(equation), equation.params
         if primitive.name == "while_loop":
             return self.while_loop(params, arguments)
@@ -297,7 +300,7 @@ class _Interpreter:
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:
-    """The array of ``atom``: that in ``values``, or the Literal's."""
+    """Return the array of ``atom``: that in ``values``, or the Literal's."""
     if isinstance(atom, Literal):
         return np.asarray(atom.value).astype(atom.type.dtype)
     return values[atom]
@@ -310,7 +313,7 @@ _interpreted: Counter[str] = Counter()
 def _single_equation(
     primitive: Primitive, types: Iterable[ArrayType], params: Params
 ) -> Program:
-    """The Program of one equation of ``primitive``, on operands of ``types``."""
+    """Return the Program of one equation of ``primitive``, on operands of ``types``."""
     builder = ProgramBuilder(primitive.name)
     inputs = [builder.input(type) for type in types]
     return builder.build(builder.emit(primitive, inputs, params))

@@ -126,7 +126,7 @@ class Jitted(Generic[P, R]):
         return self._compiler.function
 
     def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
-        """The same function, compiled separately, with the checks ``kinds`` as well.
+        """Return the same function, compiled separately, with the checks ``kinds`` too.
 
         ``kinds_of`` gives the kinds of ``jit(checks=...)``.
         """
@@ -176,7 +176,7 @@ class Jitted(Generic[P, R]):
         return signatures_html(repr(self), self.signatures())
 
     def signatures(self) -> list[tuple[str, Built]]:
-        """The types for which the function was compiled, with a record for each.
+        """Return the types for which the function was compiled, with a record for each.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -194,7 +194,7 @@ class Jitted(Generic[P, R]):
         ]
 
     def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
-        """The compiled function of each signature, and the structure of results."""
+        """Return each signature's compiled function and its results' structure."""
         return [(entry.compiled, entry.out_tree) for entry in self._cache.values()]
 
     @property
@@ -339,7 +339,7 @@ class Jitted(Generic[P, R]):
 
             @functools.wraps(self._compiler.function)
             def of_values(values: list[Any]) -> Any:
-                """The function's result, and the last values of the Refs."""
+                """Return the function's result, and the last values of the Refs."""
                 inner = [Ref(x) if k in numbers else x for k, x in enumerate(values)]
                 positional, named = tree.unflatten(structure, inner)
                 result = bound(*positional, **named)
@@ -353,7 +353,7 @@ class Jitted(Generic[P, R]):
         return result
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The Program for the types of these arguments, ready to be lowered.
+        """Return the Program for the types of these arguments, ready to be lowered.
 
         The values of the arguments are not used.
 
@@ -388,7 +388,7 @@ class Jitted(Generic[P, R]):
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and data types of the results: ``arrayfn.eval_shape``.
+        """Return the shapes and data types of the results: ``arrayfn.eval_shape``.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -398,7 +398,7 @@ class Jitted(Generic[P, R]):
         return self.trace(*args, **kwargs).out_info
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for the types of these arguments.
+        """Return the Program, kernels and plan for the types of these arguments.
 
         The values of the arguments are not used. A ``ShapeDtypeStruct`` may stand for
         an argument. If a ``ShapeDtypeStruct`` has open sizes (``Dim``), the function is
@@ -412,7 +412,7 @@ class Jitted(Generic[P, R]):
             return self.trace(*args, **kwargs).lower()
 
         def trace(sizes: Sizes) -> Traced:
-            """The Program for one choice of the open sizes."""
+            """Return the Program for one choice of the open sizes."""
             closed = [x.at(sizes) if is_open(x) else x for x in arguments]
             positional, named = tree.unflatten(structure, closed)
             return self.trace(*positional, **named)

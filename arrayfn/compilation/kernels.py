@@ -63,7 +63,7 @@ class Implementations(Sequence[Implementation]):
         return self.rows[index]
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """The rows of the table as text; a star marks the one that is taken."""
+        """Return the rows of the table as text; a star marks the one that is taken."""
         marks = {True: "* ", False: "  ", None: ""}
         return [
             (marks[r.taken] + r.name, r.backend, r.operator, r.where, r.options)
@@ -128,7 +128,7 @@ def kernels(
 def get_kernel(
     backend: str, operator: Operator[..., Any], *args: Any, **static: Any
 ) -> OperatorKernel | None:
-    """The kernel of ``operator`` that ``backend`` uses for operands ``args``.
+    """Return the kernel of ``operator`` that ``backend`` uses for operands ``args``.
 
     Without operands, the result is the kernel that is tried first. None stands for the
     body.
@@ -164,7 +164,7 @@ def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
     """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
-        """The kernel that ``backend`` uses for a call, or None."""
+        """Return the kernel that ``backend`` uses for a call, or None."""
         return KERNELS.for_call(equation, backend)
 
     inlined = inline_calls(program, keep=lambda call: kernel_of(call) is not None)
@@ -179,7 +179,7 @@ def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
 def _row(
     kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
 ) -> Implementation:
-    """The row of the table for ``kernel``.
+    """Return the row of the table for ``kernel``.
 
     ``taken`` are the kernels that compute the operands; None without operands.
     """
@@ -208,7 +208,7 @@ def _body(
     static: dict[str, Any],
     taken: Sequence[OperatorKernel] | None,
 ) -> Implementation:
-    """The row of the table for the operator's body on ``backend``.
+    """Return the row of the table for the operator's body on ``backend``.
 
     It computes the operands ``args`` if the kernels ``taken`` for them are not this
     operator's. ``taken`` is None without operands.

@@ -53,7 +53,7 @@ class OpenText:
         return {"dims": limits, "extents": extents, "example": dict(self.example)}
 
     def shown(self, types: Sequence[ArrayType]) -> str:
-        """The types of the inputs, with the names of open sizes."""
+        """Return the types of the inputs, with the names of open sizes."""
         pairs = zip(types, self.extents, strict=True)
         inside = (f"{short_name(t.dtype)}[{','.join(map(str, e))}]" for t, e in pairs)
         return f"({', '.join(inside)})"
@@ -67,18 +67,18 @@ class OpenText:
         from arrayfn.compilation.size_polynomials import evaluated, parsed
 
         def value(match: re.Match[str]) -> str:
-            """The number that replaces a match ``$(KIND:POLYNOMIAL)``, as text."""
-            found = evaluated(parsed(match[2]), sizes)
-            if match[1] == "reciprocal" and found:
-                return repr(float(1 / found))
-            if found.denominator != 1 or match[1] == "reciprocal":
+            """Return the number, as text, that replaces ``$(KIND:POLYNOMIAL)``."""
+            number = evaluated(parsed(match[2]), sizes)
+            if match[1] == "reciprocal" and number:
+                return repr(float(1 / number))
+            if number.denominator != 1 or match[1] == "reciprocal":
                 names = ", ".join(f"{name} = {sizes[name]}" for name in sizes)
                 raise ArgumentError(
                     f"the saved function cannot be computed for {names}: {match[2]} "
                     "in its Program is not a whole number then",
                     user_location(),
                 )
-            return repr(float(found)) if match[1] else str(int(found))
+            return repr(float(number)) if match[1] else str(int(number))
 
         return _OPEN.sub(value, self.template)
 
@@ -87,7 +87,7 @@ class OpenText:
 
         Raises ArgumentError, with the axis, if there is no solution.
         """
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         dims = {dim.name: dim for dim in self.dims}
         pairs = zip(self.extents, shapes, strict=True)
         for number, (wanted, shape) in enumerate(pairs):
@@ -106,10 +106,10 @@ class OpenText:
                             "which this was lowered for",
                             user_location(),
                         )
-                elif found.setdefault(name, size) != size:
+                elif sizes.setdefault(name, size) != size:
                     raise ArgumentError(
                         f"{where} has {plural(size, 'element')}, but {name} is "
-                        f"{found[name]} by "
+                        f"{sizes[name]} by "
                         "an argument before it; axes of one Dim have one size",
                         user_location(),
                     )
@@ -119,7 +119,7 @@ class OpenText:
                         f"{dims[name].description}",
                         user_location(),
                     )
-        return found
+        return sizes
 
 
 def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
@@ -179,7 +179,7 @@ def open_text(
 
 
 def _extents(leaf: Any) -> tuple[int | Dim, ...]:
-    """The extents of an argument's axes, open ones as their Dims."""
+    """Return the extents of an argument's axes, open ones as their Dims."""
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf.extents
     return leaf_type(leaf).shape
@@ -193,27 +193,30 @@ def is_open(leaf: Any) -> bool:
 
 
 def dims_of(shapes: Sequence[Sequence[int | Dim]]) -> tuple[Dim, ...]:
-    """The Dims in ``shapes``, by name; ArgumentError if two of one name differ."""
-    found: dict[str, Dim] = {}
+    """Return the Dims in ``shapes``, by name.
+
+    ArgumentError if two of one name differ.
+    """
+    dims: dict[str, Dim] = {}
     for shape in shapes:
         for dim in shape:
-            if isinstance(dim, Dim) and found.setdefault(dim.name, dim) != dim:
+            if isinstance(dim, Dim) and dims.setdefault(dim.name, dim) != dim:
                 raise ArgumentError(
                     f"two Dims are called {dim.name} and have other limits: "
-                    f"{found[dim.name]!r} and {dim!r}",
+                    f"{dims[dim.name]!r} and {dim!r}",
                     user_location(),
                 )
-    if len(found) > _MOST_DIMS:
+    if len(dims) > _MOST_DIMS:
         raise ArgumentError(
-            f"{len(found)} sizes are open ({', '.join(found)}), more than "
+            f"{len(dims)} sizes are open ({', '.join(dims)}), more than "
             f"{_MOST_DIMS}; lower the function for some of them",
             user_location(),
         )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(dims[name] for name in sorted(dims))
 
 
 def samples(dims: Sequence[Dim]) -> list[Sizes]:
-    """The sizes to trace at: enough to fix all polynomials, and two to check them.
+    """Choose sizes to trace at: enough to fix all polynomials, and two to check them.
 
     Raises ArgumentError if the limits of a Dim leave too few.
     """
@@ -245,7 +248,7 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
 
 
 def _accepted(dim: Dim, first: int, count: int) -> list[int]:
-    """The first sizes from ``first`` on that ``dim`` accepts, at most ``count``."""
+    """Return the first sizes, at most ``count``, from ``first`` on that fit ``dim``."""
     step = dim.multiple_of
     begin = -(-max(dim.minimum, first) // step) * step
     sizes = range(begin, begin + count * step, step)
@@ -272,8 +275,8 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
         words = [token.text for token in column]
         if len(set(words)) == 1:
             continue
-        found = fit.formula_of(words)
-        if found is None:
+        formula = fit.formula_of(words)
+        if formula is None:
             raise ArgumentError(
                 f"{name} has a number in its Program that is not a polynomial of its "
                 f"open sizes: {', '.join(words[:4])} for {_listed(points[:4])}, in "
@@ -281,7 +284,7 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
                 user_location(),
             )
         offset = column[0].offset
-        parts += [texts[0][end:offset], found]
+        parts += [texts[0][end:offset], formula]
         end = offset + len(column[0].text)
     return "".join(parts) + texts[0][end:]
 
@@ -311,7 +314,7 @@ def _refuse_structure(
 
 
 def _listed(points: Sequence[Sizes]) -> str:
-    """The sizes of these points in words: ``n = 2; n = 3``."""
+    """Return the sizes of these points in words: ``n = 2; n = 3``."""
     return "; ".join(
         ", ".join(f"{name} = {size}" for name, size in sizes.items())
         for sizes in points
@@ -319,5 +322,5 @@ def _listed(points: Sequence[Sizes]) -> str:
 
 
 def _line(text: str, number: int) -> str:
-    """The line ``number`` of ``text``, from 1, with single spaces."""
+    """Return the line ``number`` of ``text``, from 1, with single spaces."""
     return " ".join(text.splitlines()[number - 1].split())

@@ -97,7 +97,7 @@ class Operator(Generic[P, R]):
         vmap: VmapMethod | None = None,
         replaces: OperatorKernel | str | None = None,
     ) -> Callable[[Function], Function]:
-        """A decorator that registers an implementation for ``backend``.
+        """Return a decorator that registers an implementation for ``backend``.
 
         The kernel is used for operands that ``when(*types, **static)`` accepts. If
         several kernels accept the operands, the one that was registered last is used.
@@ -188,23 +188,24 @@ class Operator(Generic[P, R]):
     def find_kernel(
         self, kernel: OperatorKernel | str, backend: str | None = None
     ) -> OperatorKernel:
-        """The registered kernel of this name, for ``backend`` or for the only one.
+        """Find the registered kernel of this name, for ``backend`` or for the only one.
 
         Raises ArgumentError if there is none, or if several backends have one.
         """
-        found = [
+        matches = [
             known
             for known in self.kernels
             if kernel in (known, known.title) and backend in (None, known.backend)
         ]
-        if len(found) == 1:
-            return found[0]
+        if len(matches) == 1:
+            return matches[0]
         title = kernel if isinstance(kernel, str) else kernel.title
-        there = [f"{known.title} for {known.backend}" for known in self.kernels]
+        available = [f"{known.title} for {known.backend}" for known in self.kernels]
         raise ArgumentError(
-            f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
+            f"operator {self.name} has {len(matches) or 'no'} kernels {title!r}"
             f"{f' for {backend}' if backend else ''}; there are "
-            f"{', '.join(there) or 'none'}. Name the backend, or pass one of .kernels",
+            f"{', '.join(available) or 'none'}. Name the backend, or pass one of "
+            ".kernels",
             user_location(),
         )
 
@@ -232,7 +233,7 @@ class Operator(Generic[P, R]):
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
-            """The operator's results for the leaves of its operands."""
+            """Return the operator's results for the leaves of its operands."""
             values = tree.unflatten(structure, operands)
             named = dict(zip(call.operands, values, strict=True))
             return call.function(named)
@@ -334,7 +335,10 @@ class Arguments:
         return self.called(*self.bound.args, **self.bound.kwargs)
 
     def absent(self) -> tuple[int, ...]:
-        """The positions, among the operands' leaves, of operands that are None."""
+        """Return the positions, among the operands' leaves, of operands that are None.
+
+        An operand of None counts as one leaf.
+        """
         places: list[int] = []
         count = 0
         for value in self.operands.values():

@@ -116,7 +116,7 @@ class Lowered:
         return lowered_html(self.program, self.compiled_program)
 
     def text(self) -> str:
-        """The Program before and after the passes, the kernels and the plan."""
+        """Return the Program before and after the passes, the kernels and the plan."""
         parts = [
             str(self.program),
             "# after the passes",
@@ -133,7 +133,7 @@ class Lowered:
     as_text = text  # JAX's name
 
     def cost(self) -> Cost:
-        """The operations and bytes of each step of the plan, and of all steps together.
+        """Count the operations and bytes of each step of the plan, and of all steps.
 
         >>> import arrayfn as af
         >>> w, x = np.ones((32, 16)), np.ones((64, 32))
@@ -148,7 +148,7 @@ class Lowered:
         return cost_of(self.plan)
 
     def memory(self) -> Memory:
-        """The bytes of arguments, results, constants and temporaries.
+        """Return the bytes of arguments, results, constants and temporaries.
 
         >>> import arrayfn as af
         >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
@@ -159,7 +159,7 @@ class Lowered:
         return memory_of(self.plan)
 
     def assembly(self, name: str | None = None) -> str:
-        """The assembly of the kernel ``name``, or of all kernels, for this processor.
+        """Return the assembly of the kernel ``name``, or of all, for this processor.
 
         Raises ArgumentError if there is no such kernel, and for a function that is
         lowered for a GPU. For a GPU, use ``ptx``.
@@ -171,7 +171,7 @@ class Lowered:
         return self._assembly(name, "cpu", "ptx() is the PTX of a GPU's kernels")
 
     def ptx(self, name: str | None = None) -> str:
-        """The PTX of the kernel ``name``, or of all kernels.
+        """Return the PTX of the kernel ``name``, or of all kernels.
 
         This needs numba-cuda, but no GPU. Raises ArgumentError if there is no such
         kernel, and for a function that is not lowered for ``device="cuda"``.
@@ -179,7 +179,7 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        """The assembly of the kernel ``name``, or of all kernels.
+        """Return the assembly of the kernel ``name``, or of all kernels.
 
         Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
         that the error adds: what to do instead.
@@ -194,7 +194,7 @@ class Lowered:
         return "\n".join(texts)
 
     def _backend_of_target(self, target: str, remedy: str) -> Backend:
-        """The backend, if its name is ``target``; raises ArgumentError for others.
+        """Return the backend if its name is ``target``; else raise ArgumentError.
 
         ``remedy`` is the text that the error adds: what to do instead.
         """
@@ -221,7 +221,7 @@ class Lowered:
         return [kernel.name for kernel in self.kernels].index(name)
 
     def with_kernel(self, name: str, source: str) -> Lowered:
-        """A copy with another source for the kernel ``name``.
+        """Return a copy with another source for the kernel ``name``.
 
         ``source`` is Python that defines a function of that name with the kernel's
         parameters. It may use all functions that printed kernels use, and everything
@@ -249,7 +249,7 @@ class Lowered:
         return replace(self, compiled_program=program)
 
     def freeze(self, *recipes: str) -> Lowered:
-        """A copy with folded captured arrays, for functions of trained weights.
+        """Return a copy with folded captured arrays, for functions of trained weights.
 
         ``freeze`` computes the values that depend only on captured arrays. ``notes``
         has a line on each array. Recipes change captured weights of matrix products and
@@ -335,7 +335,7 @@ class Lowered:
         write_kernels(self.compiled_program, Path(folder), leaves)
 
     def register(self, folder: str | os.PathLike[str]) -> Lowered:
-        """A copy with the kernels that were edited in a folder that ``eject`` wrote.
+        """Return a copy with the kernels edited in a folder that ``eject`` wrote.
 
         Raises ArgumentError if the folder has none of this function's kernels, or if a
         file does not define its kernel with the same parameters.
@@ -348,11 +348,11 @@ class Lowered:
         return edited
 
     def load(self) -> Executable:
-        """The callable of flat arrays, which raises the errors of checks."""
+        """Return the callable of flat arrays, which raises the errors of checks."""
         return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
-        """The compiled function, which takes arguments of the lowered structure."""
+        """Compile the function, which takes arguments of the lowered structure."""
         run, backend = self.load(), self.backend
         trees = self.in_tree, self.out_tree
         return Compiled(self.compiled_program, run, *trees, backend, self.sites)

@@ -153,7 +153,7 @@ def _check_positions(
 
 
 def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
-    """The text of a function's signature."""
+    """Return the text of a function's signature."""
     return f"{own_name(function)}({', '.join(map(str, parameters))})"
 
 
@@ -190,7 +190,7 @@ class StaticArguments:
         return tuple(arguments)
 
     def bound(self, function: Function) -> Function:
-        """``function`` with the static arguments bound."""
+        """Return ``function`` with the static arguments bound."""
         if not self.positional and not self.named:
             return function
 

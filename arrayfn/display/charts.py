@@ -93,12 +93,12 @@ def roofline(
     low_y = min(low_x * bandwidth, *(p.rate for p in points)) / 2
 
     def x(value: float) -> float:
-        """The x coordinate of ``value`` operations per byte, on a logarithmic axis."""
+        """Return the x coordinate of ``value`` operations per byte (logarithmic)."""
         span = math.log(high_x / low_x)
         return left + (width - left - right) * math.log(value / low_x) / span
 
     def y(value: float) -> float:
-        """The y coordinate of ``value`` operations per second, also logarithmic."""
+        """Return the y coordinate of ``value`` operations per second (logarithmic)."""
         return top + height * math.log(high_y / value) / math.log(high_y / low_y)
 
     total = sum(p.seconds for p in points) or 1.0
@@ -136,13 +136,13 @@ def roofline(
 
 
 def _fill(number: int) -> str:
-    """The colour of a mark: brighter on a dark page, darker on a light one."""
+    """Return the colour of a mark: brighter on a dark page, darker on a light one."""
     hue = _HUES[number % len(_HUES)]
     return f"fill:color-mix(in srgb,currentColor 35%,{hue});fill-opacity:.75"
 
 
 def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
-    """An SVG of fixed size: where there is no room it scrolls, with legible labels."""
+    """Put SVG ``parts`` into a picture of fixed size, which scrolls in a small page."""
     return (
         f"<div class='afn-chart'><svg viewBox='0 0 {width} {height}' width='{width}' "
         f"role='img' aria-label='{label}'>{''.join(parts)}</svg></div>"
@@ -155,16 +155,16 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 def _path(path: str, stroke: str) -> str:
-    """A line along an SVG path; ``stroke`` has further attributes."""
+    """Return a line along an SVG path; ``stroke`` has further attributes."""
     return f"<path d='{path}' fill='none' stroke='currentColor' {stroke}/>"
 
 
 def _axes(left: float, top: float, height: float, right: float) -> str:
-    """The left and the lower edge of a chart."""
+    """Return the left and the lower edge of a chart."""
     return _path(f"M{left} {top}V{top + height}H{right}", "stroke-opacity='.4'")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """The powers of ten from ``low`` to ``high``."""
+    """Return the powers of ten from ``low`` to ``high``."""
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     return [10.0**power for power in range(first, last + 1)]

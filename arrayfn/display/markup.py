@@ -40,13 +40,13 @@ class Line:
     part: str = ""
 
     def html(self) -> str:
-        """The line, highlighted."""
+        """Return the line, highlighted."""
         code = highlighted(self.text)
         return f"<span class='afn-line'{attributes(self)}>{code}\n</span>"
 
 
 def attributes(line: Line) -> str:
-    """The attributes that CSS links elements by.
+    """Return the attributes that CSS links elements by.
 
     ``data-s`` are the names of steps, ``data-l`` is that of a line. Hovering over an
     element marks all elements that share one.

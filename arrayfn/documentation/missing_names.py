@@ -30,9 +30,9 @@ def missing(namespace: str, name: str) -> AttributeError:
     module 'arrayfn.numpy' has no attribute 'relu'; there is arrayfn.nn.relu
     """
     text = f"module {namespace!r} has no attribute {name!r}"
-    there = "" if name.startswith("_") else _namespace_of(name)
-    if there:
-        return AttributeError(f"{text}; there is {there}.{name}")
+    owner = "" if name.startswith("_") else _namespace_of(name)
+    if owner:
+        return AttributeError(f"{text}; there is {owner}.{name}")
     # With these Python suggests a similar name.
     return AttributeError(text, name=name, obj=sys.modules[namespace])
 
@@ -41,7 +41,7 @@ def tell_where(namespace: str) -> None:
     """Let the module ``namespace`` raise ``missing`` for names that it lacks."""
 
     def absent(name: str) -> Any:
-        """The module's ``__getattr__``."""
+        """Return the module's ``__getattr__``."""
         raise missing(namespace, name)
 
     vars(sys.modules[namespace]).setdefault("__getattr__", absent)

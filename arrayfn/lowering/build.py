@@ -89,7 +89,7 @@ class _Builder:
         self.resolved: dict[Var, Var] = {}
 
     def build(self) -> Nest:
-        """The nest: a statement for each equation, then a store for each output."""
+        """Build the nest: statements for equations, then a store for each output."""
         for equation in self.group.equations:
             self.add(equation)
         for var in self.group.outputs:
@@ -114,7 +114,7 @@ class _Builder:
         return merge_axes(order_axes(drop_unit_axes(nest)))
 
     def name(self, var: Var) -> str:
-        """The name of the scalar of ``var``."""
+        """Return the name of the scalar of ``var``."""
         return self.own_names.get(var) or self.names[var]
 
     # Operands.
@@ -122,7 +122,7 @@ class _Builder:
     def strides(
         self, read: Read, ids: AxisIds, ndim: int
     ) -> tuple[tuple[int, ...], int]:
-        """The strides of a value along the axes of the nest, and its offset.
+        """Return the strides of a value along the axes of the nest, and its offset.
 
         Both are in elements. ``read`` says from which array the value is read. The
         value has ``ndim`` axes; ``ids`` has the axis of the nest that each of them lies
@@ -167,7 +167,7 @@ class _Builder:
         return atom
 
     def level_of_strides(self, strides: Sequence[int]) -> Level:
-        """The level of a load: "outer" if its strides are 0 along all reduced axes."""
+        """Return a load's level: "outer" if its strides along reduced axes are 0."""
         if not self.group.reduced:
             return "element"
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
@@ -369,7 +369,7 @@ class _Builder:
 
 
 def convert_function(source: DType, target: DType) -> str | None:
-    """The scalar function that converts ``source`` to ``target``, or None.
+    """Return the scalar function that converts ``source`` to ``target``, or None.
 
     None if the compute dtypes are equal. A conversion to a 16-bit float rounds a
     float32, which stays a float32 in the kernel.
@@ -390,8 +390,8 @@ def convert_function(source: DType, target: DType) -> str | None:
 
 def drop_unit_axes(nest: Nest) -> Nest:
     """Return ``nest`` without its axes of extent 1."""
-    kept = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
-    return select_axes(nest, kept)
+    longer_axes = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
+    return select_axes(nest, longer_axes)
 
 
 def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
@@ -421,12 +421,12 @@ def order_axes(nest: Nest) -> Nest:
     """
 
     def elements(operand: ArrayOperand) -> int:
-        """How many different elements of ``operand`` the nest accesses."""
+        """Return how many different elements of ``operand`` the nest accesses."""
         axes = zip(nest.axes, operand.strides, strict=True)
         return math.prod(axis.extent for axis, stride in axes if stride)
 
     def weight(axis: int) -> float:
-        """The cost of ``axis`` as an outer axis: larger for small strides."""
+        """Return the cost of ``axis`` as an outer axis: larger for small strides."""
         total = 0.0
         for operand in nest.operands:
             stride = abs(operand.strides[axis])
@@ -466,7 +466,7 @@ def merge_axes(nest: Nest) -> Nest:
 
 
 def _merge_at(nest: Nest, position: int) -> Nest:
-    """``nest`` with the axes ``position`` and ``position + 1`` merged into one."""
+    """Merge the axes ``position`` and ``position + 1`` of ``nest``."""
     outer, inner = nest.axes[position], nest.axes[position + 1]
     merged = Axis(outer.extent * inner.extent, outer.reduced)
     return replace(

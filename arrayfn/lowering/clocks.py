@@ -81,12 +81,12 @@ class _Clocks:
         self.number = 0
 
     def reading(self, step: int) -> KernelCall:
-        """The call that adds the time since the last reading to that of ``step``."""
+        """Return the call that adds the time since the last reading to ``step``'s."""
         state = BufferArgument(self.buffer)
         return KernelCall(PROVIDER, (state, step), 1, writes=(self.buffer,))
 
     def read(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """``steps`` with a reading after each call."""
+        """Return ``steps`` with a reading after each call."""
         return tuple(self._each(steps))
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:

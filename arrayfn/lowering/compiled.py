@@ -56,11 +56,11 @@ def with_types_of(program: Program, compiled: CompiledProgram) -> CompiledProgra
         return compiled
 
     def typed(kind: str, index: int, type: ArrayType) -> ArrayType:
-        """``type`` with the Program's dtype of input or output number ``index``."""
+        """Return ``type`` with the Program's dtype of input or output ``index``."""
         return replace(type, dtype=wanted[kind][index].dtype)
 
     def all_typed(kind: str, types: Sequence[ArrayType]) -> tuple[ArrayType, ...]:
-        """The ``types`` of all inputs, or of all outputs, with these dtypes."""
+        """Return the ``types`` of all inputs, or of all outputs, with these dtypes."""
         return tuple(typed(kind, index, type) for index, type in enumerate(types))
 
     buffers = tuple(

@@ -44,7 +44,7 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array that holds the operand ``atom`` of a loop or branch.
+    """Return the array that holds the operand ``atom`` of a loop or branch.
 
     The operand is row-major and begins at the array's first element: the layout pass
     copies other operands. It need not be the whole array, but may be its first rows, or
@@ -159,6 +159,9 @@ def _cond(
 
 
 def _result_array(atom: Atom) -> Var:
-    """The Var of a body's result, which the layout pass made an array of its own."""
+    """Return the Var of a body's result.
+
+    The layout pass made it an array of its own, so ``atom`` is no literal.
+    """
     assert isinstance(atom, Var)
     return atom

@@ -118,5 +118,5 @@ def _tile(extent: int, parts: int) -> int:
 
 
 def _tiles(extent: int, tile: int) -> int:
-    """The number of tiles along an axis."""
+    """Return the number of tiles along an axis."""
     return -(-extent // tile)

@@ -110,7 +110,7 @@ class HostStep:
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
-        """Which of the mapped axes operand or result ``number`` has.
+        """Return which of the mapped axes operand or result ``number`` has.
 
         Results, whose numbers follow the operands', have all of them.
         """
@@ -126,7 +126,7 @@ HOST_STEPS: Final = NumberedTable[HostStep]("Python step")
 
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
-    """The library call that computes ``equation`` by its NumPy reference."""
+    """Return the library call that computes ``equation`` by its NumPy reference."""
     primitive = primitive_of(equation)
     params = dict(equation.params)
     name = primitive.name
@@ -143,7 +143,7 @@ def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
 def operator_call_of(
     equation: Equation, kernel: OperatorKernel, reads: Reads, destinations: Destinations
 ) -> LibraryCall:
-    """The library call that computes an ``operator_call`` by ``kernel``.
+    """Return the library call that computes an ``operator_call`` by ``kernel``.
 
     ``reads`` has the array behind each operand. Results in ``destinations`` are written
     into the arrays named there.
@@ -190,7 +190,7 @@ def _call(
 
 
 def _type_of(atom: Atom, reads: Reads) -> ArrayType:
-    """The type of an operand, with the layout of the array that it is read from."""
+    """Return an operand's type, with the layout in which its array is read."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type

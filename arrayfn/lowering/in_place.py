@@ -327,7 +327,7 @@ class _Placement:
     def operand_to_overwrite(
         self, nest: Nest, written: int, dying: AbstractSet[Var]
     ) -> int | None:
-        """The number of an operand that result number ``written`` may be written over.
+        """Return the index of an operand that result ``written`` may be written over.
 
         It is one of the arrays ``dying``, donated ones first, which the kernel reads at
         the element that it writes. None if there is none.
@@ -403,7 +403,7 @@ def _copies_onto_itself(step: NestStep) -> bool:
 
 
 def _copy(source: Var, target: Var) -> NestStep:
-    """A step that copies the first elements of ``source`` to ``target``."""
+    """Return a step that copies the first elements of ``source`` to ``target``."""
     dtype = source.type.dtype
     value = Value("value", compute_dtype(dtype))
     result = Value("copied", compute_dtype(dtype))

@@ -67,7 +67,7 @@ class Constant:
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """The Constant of ``literal``, in its compute dtype.
+    """Return the Constant of ``literal``, in its compute dtype.
 
     A 16-bit float is first rounded to its own dtype.
     """
@@ -187,7 +187,7 @@ def is_element_store(statement: Statement) -> bool:
 
 
 def uses(statement: Statement) -> list[Value]:
-    """The values that ``statement`` reads."""
+    """Return the values that ``statement`` reads."""
     scalars: list[Scalar | None] = []
     if isinstance(statement, Compute):
         scalars += statement.arguments

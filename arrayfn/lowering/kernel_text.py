@@ -241,24 +241,27 @@ class KernelText(Body):
         return names | {self.pointer(k) for k in range(len(self.nest.operands))}
 
     def extent(self, axis: int) -> str:
-        """The name of the parameter that is the extent of ``axis``."""
+        """Return the name of the parameter that is the extent of ``axis``."""
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
 
     def name_of(self, value: Value) -> str:
-        """The variable of ``value``: the Program's name, with ``_`` if it clashes."""
+        """Return the variable of ``value``: the Program's name, ``_`` if it clashes.
+
+        The neutral text has ``v0``, ``v1`` and so on instead.
+        """
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
         return f"{value.name}_" if self.is_own(value.name) else value.name
 
     def pointer(self, operand: int) -> str:
-        """The parameter that points to ``operand``: ``x_in``, ``y_out``."""
+        """Return the parameter that points to ``operand``: ``x_in``, ``y_out``."""
         array = self.nest.operands[operand]
         if not self.readable:
             return f"p{operand}"
         return self.pointer_names()[operand] + ("_out" if array.written else "_in")
 
     def pointer_names(self) -> list[str]:
-        """The Program's name of each operand's array."""
+        """Return the Program's name of each operand's array."""
         names: list[str] = []
         for operand, statement in self.operand_statements():
             name = statement.result.name if isinstance(statement, Load) else ""
@@ -276,7 +279,7 @@ class KernelText(Body):
         return [(k, last[k]) for k in range(len(self.nest.operands))]
 
     def scalar(self, scalar: Scalar) -> str:
-        """The expression of ``scalar``: a variable, a parameter or a constant."""
+        """Return the expression of ``scalar``: a variable, parameter or constant."""
         if isinstance(scalar, Value):
             return self.name_of(scalar)
         if isinstance(scalar, Argument):
@@ -286,7 +289,7 @@ class KernelText(Body):
     # Constants.
 
     def constant(self, constant: Constant) -> str:
-        """The expression of ``constant``: ``f32(0.5)``, or the variable ``c0``.
+        """Return the expression of ``constant``: ``f32(0.5)``, or the variable ``c0``.
 
         Simple numbers (``PLAIN``) are printed, others are passed as arguments.
         """
@@ -305,7 +308,7 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The variable of a constant that is passed to the kernel as an argument.
+        """Return the variable of a constant that is passed to the kernel.
 
         Constants that shapes may change are passed, so that the kernel stays the same.
         The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
@@ -322,11 +325,11 @@ class KernelText(Body):
         return name
 
     def integer_name(self, constant: str) -> str:
-        """The parameter with the bits of ``constant``."""
+        """Return the parameter with the bits of ``constant``."""
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
-        """The bits of ``constant`` as an integer, and the text that unpacks them.
+        """Return the bits of ``constant`` as an integer, and the text to unpack them.
 
         ``name`` is the int64 parameter that holds them.
         """
@@ -346,7 +349,7 @@ class KernelText(Body):
         return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
 
     def real(self, name: str, value: float) -> str:
-        """The expression of a real constant of dtype ``name``, as ``f32(0.5)``."""
+        """Return the expression of a real constant of dtype ``name``: ``f32(0.5)``."""
         if isinstance(value, float) and not math.isfinite(value):
             kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
             return self.use(f"{name.upper()}_{kind}")
@@ -366,7 +369,7 @@ def _is_plain(constant: Constant) -> bool:
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
-    """The types of parameters, as a kernel's docstring lists them.
+    """Return the types of parameters, as a kernel's docstring lists them.
 
     >>> signature([Parameter("x", "f32*"), Parameter("n0", "i64")])
     'x: f32*. n0: i64.'
@@ -391,7 +394,7 @@ def function_text(
     imports: Iterable[tuple[str, Collection[str]]],
     doc: str = "",
 ) -> str:
-    """The source of a kernel: a comment, imports, and one function.
+    """Return the source of a kernel: a comment, imports, and one function.
 
     Args:
         name: the function's name.

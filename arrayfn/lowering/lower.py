@@ -212,7 +212,7 @@ class Lowering:
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """The units of ``program``: the equations of each kernel or other step."""
+        """Return the units of ``program``: the equations of each kernel or step."""
         return fuse(program) if self.options.fused else unfused_units(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
@@ -287,7 +287,7 @@ class Lowering:
         return call
 
     def fresh(self, stem: str) -> str:
-        """A kernel name that is not used yet: ``stem`` and a number."""
+        """Return a kernel name that is not used yet: ``stem`` and a number."""
         number = self.counts.get(stem, 0)
         self.counts[stem] = number + 1
         return f"{stem}_{number}"
@@ -412,7 +412,7 @@ class Lowering:
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
-        """The number of elements that ``loop`` iterates independently, or 0.
+        """Return the number of elements that ``loop`` iterates independently, or 0.
 
         Such a loop is one kernel, in which each work item is a block of elements.
         """
@@ -464,5 +464,5 @@ class Lowering:
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """The tiles of a product: the work items of its library call."""
+        """Return the tiles of a product: the work items of its library call."""
         return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype)

@@ -47,7 +47,7 @@ def _third(m: int, n: int) -> float:
 
 
 def operations(program: Program) -> int:
-    """The operations of ``program``; a ``while_loop`` counts one iteration."""
+    """Return the operations of ``program``; a ``while_loop`` counts one iteration."""
     return sum(map(operations_of, program.equations))
 
 

@@ -104,12 +104,12 @@ def described(condition: Condition) -> str:
         whole = ast.parse(text if not text.startswith("@") else f"{text}\ndef f(): ...")
     except (OSError, SyntaxError):
         return name
-    found = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
-    return ast.unparse(found[0].body) if len(found) == 1 else name
+    lambdas = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
+    return ast.unparse(lambdas[0].body) if len(lambdas) == 1 else name
 
 
 def operators_of(program: Program) -> Iterator[str]:
-    """The operators that ``program`` calls, nested Programs included."""
+    """Yield the operators that ``program`` calls, nested Programs included."""
     for equation in program.equations:
         if equation.primitive.name == "operator_call":
             yield equation.params["name"]
@@ -202,7 +202,7 @@ class KernelTable:
         self._changed(operator)
 
     def names(self) -> frozenset[str]:
-        """The operators that have kernels."""
+        """Return the operators that have kernels."""
         return frozenset(self._with_kernels)
 
     def has(self, operator: str) -> bool:
@@ -210,7 +210,7 @@ class KernelTable:
         return operator in self._with_kernels
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
-        """The kernels of ``operator`` for ``backend``, or for all backends."""
+        """Return the kernels of ``operator`` for ``backend``, or for all backends."""
         return [
             kernel
             for (name, kernel_backend), kernels in self._kernels.items()
@@ -226,7 +226,7 @@ class KernelTable:
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
-        """The first kernel that accepts these operands; None if the body is to run.
+        """Find the first kernel that accepts these operands; None stands for the body.
 
         ``types`` are the operands' (None: not given), ``static`` the static arguments
         by name. Kernels whose results vary from run to run are left out if results must
@@ -279,12 +279,12 @@ class KernelTable:
 
 
 def body_name(operator: str) -> str:
-    """The name of the body's Program, which is an identifier."""
+    """Return the name of the body's Program, which is an identifier."""
     return operator.replace(".", "_")
 
 
 def static_of(equation: Equation) -> dict[str, Any]:
-    """The static arguments of an ``operator_call``, by name."""
+    """Return the static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
 
 
@@ -306,7 +306,7 @@ def with_absent(operands: Sequence[Any], absent: Sequence[int]) -> list[Any]:
 def member_type(
     type: ArrayType, mapped: Sequence[tuple[int, Sequence[bool]]], operand: int
 ) -> ArrayType:
-    """The type of one member of operand number ``operand`` of a mapped operator.
+    """Return the type of one member of operand number ``operand`` of a mapped operator.
 
     ``mapped`` is the parameter of the mapped ``operator_call``.
     """

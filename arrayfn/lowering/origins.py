@@ -72,12 +72,12 @@ class Origins:
         A statement counts one operation for each time that it runs, if it computes.
         """
         elements = prod(axis.extent for axis in nest.axes)
-        kept = prod(axis.extent for axis in nest.axes if not axis.reduced)
+        rows = prod(axis.extent for axis in nest.axes if not axis.reduced)
         equations: list[tuple[Equation, int]] = []
         for statement in nest.statements:
             equation = self._equation_of(statement, nest, names)
             if equation is not None:
-                times = elements if _is_element(statement) else kept
+                times = elements if _is_element(statement) else rows
                 counts = isinstance(statement, Reduce) or (
                     isinstance(statement, Compute) and statement.cost > 0
                 )
@@ -87,7 +87,7 @@ class Origins:
     def of_steps(
         self, steps: Iterable[PlanStep], names: Mapping[Var, str]
     ) -> tuple[Origin, ...]:
-        """The origins of all ``steps``, merged, loops and branches included."""
+        """Return the origins of all ``steps``, merged, loops and branches included."""
         origins: list[Origin] = []
         for step in steps:
             if isinstance(step, NestStep):
@@ -167,7 +167,7 @@ class Origins:
     def _equation_of(
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
-        """The equation that ``statement`` computes a part of; None if unknown.
+        """Return the equation that ``statement`` computes a part of; None if unknown.
 
         It is found by the source line and the name of the statement's result.
         """
@@ -215,7 +215,7 @@ def _is_element(statement: Statement) -> bool:
 
 
 def _calls(steps: Iterable[PlanStep]) -> Iterator[CallStep]:
-    """The kernel calls among ``steps``, nested ones too."""
+    """Yield the kernel calls among ``steps``, nested ones too."""
     for step in steps:
         if isinstance(step, CallStep):
             yield step

@@ -298,12 +298,12 @@ Step = KernelCall | Loop | Branch
 
 
 def kernel_calls(steps: Iterable[Step]) -> Iterator[KernelCall]:
-    """The kernel calls among ``steps``, in loops and branches too."""
+    """Return the kernel calls among ``steps``, in loops and branches too."""
     return (step for step in walk(steps) if isinstance(step, KernelCall))
 
 
 def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
-    """The lists of steps inside ``step``: a loop's body, or each branch."""
+    """Return the lists of steps inside ``step``: a loop's body, or each branch."""
     return (step.body,) if isinstance(step, Loop) else step.branches
 
 
@@ -331,7 +331,7 @@ class ExecutionPlan:
         return "".join(f"{line}\n" for line, _ in plan_lines(self))
 
     def bytes_of(self, call: KernelCall) -> int:
-        """The bytes that one run of ``call`` reads and writes.
+        """Return the bytes that one run of ``call`` reads and writes.
 
         A buffer that is both read and written counts twice.
         """
@@ -369,7 +369,10 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def linked_lines(plan: ExecutionPlan) -> list[Line]:
-    """The lines of a plan's text for a notebook; hovering highlights all of a step."""
+    """Return the lines of a plan's text for a notebook.
+
+    Hovering highlights all of a step.
+    """
     from arrayfn.display.markup import Line
 
     return [
@@ -379,7 +382,7 @@ def linked_lines(plan: ExecutionPlan) -> list[Line]:
 
 
 def memory_chart(plan: ExecutionPlan) -> str:
-    """An SVG of the arena: the bytes of each temporary from step to step."""
+    """Return an SVG of the arena: the bytes of each temporary from step to step."""
     from arrayfn.display import charts
 
     bars = [
@@ -391,7 +394,10 @@ def memory_chart(plan: ExecutionPlan) -> str:
 
 
 def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
-    """``(line, step number)`` for each line of a plan's text; None for a buffer."""
+    """Return ``(line, step number)`` for each line of a plan's text.
+
+    None for a buffer.
+    """
     return _PlanText(plan).text()
 
 
@@ -422,11 +428,11 @@ class _PlanText:
         return [*((line, None) for line in head), *step_lines]
 
     def label(self, buffer: int) -> str:
-        """The name of buffer number ``buffer``."""
+        """Return the name of buffer number ``buffer``."""
         return self.plan.buffers[buffer].label
 
     def labels(self, buffers: Iterable[int]) -> str:
-        """The names of ``buffers``, separated by commas."""
+        """Return the names of ``buffers``, separated by commas."""
         return ", ".join(map(self.label, buffers))
 
     def steps(self, steps: Iterable[Step], indent: str) -> None:
@@ -458,7 +464,7 @@ class _PlanText:
                     self.steps(branch, indent + "    ")
 
     def trip_count(self, loop: Loop) -> str:
-        """How often ``loop`` runs, in words."""
+        """Return how often ``loop`` runs, in words."""
         if loop.predicate is not None:
             return f"while {self.label(loop.predicate)}"
         return f"{loop.count} times"

@@ -153,11 +153,11 @@ class _Planner:
     # Steps.
 
     def number(self, var: Var) -> int:
-        """The number of the buffer in which ``var`` is stored."""
+        """Return the number of the buffer in which ``var`` is stored."""
         return self.numbers[self.storage.of(var)]
 
     def all_numbers(self, variables: Iterable[Var]) -> tuple[int, ...]:
-        """The numbers of the buffers of ``variables``, each once."""
+        """Return the numbers of the buffers of ``variables``, each once."""
         return tuple(dict.fromkeys(self.number(var) for var in variables))
 
     def steps(self, steps: Sequence[PlanStep]) -> tuple[Step, ...]:

@@ -169,7 +169,7 @@ class _Merger:
         self.define(value, s.level, s.stage)
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        """The scalar of the merged nest that replaces ``scalar`` of the totals."""
+        """Return the merged nest's scalar that replaces ``scalar`` of the totals."""
         is_value = isinstance(scalar, Value)
         return self.alias.get(scalar.name, scalar) if is_value else scalar
 

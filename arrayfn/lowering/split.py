@@ -94,15 +94,15 @@ def with_dependencies(
     on: their results are available.
     """
     read: set[str] = set()
-    kept: list[Statement] = []
+    needed: list[Statement] = []
     for s in reversed(statements):
         is_read = not isinstance(s, Store) and s.result.name in read
         if isinstance(s, Reduce) and not through_reductions:
             is_read = False
         if is_read or any(s is root for root in roots):
-            kept.append(s)
+            needed.append(s)
             read.update(value.name for value in uses(s))
-    return kept[::-1]
+    return needed[::-1]
 
 
 def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
@@ -169,7 +169,7 @@ def combination(
 
 
 def partial_value(reduce: Reduce) -> Value:
-    """The value of a partial result of ``reduce`` in the nest that combines them."""
+    """Return the value of ``reduce``'s partial result in the combining nest."""
     return Value(f"{reduce.result.name}_part", reduce.result.dtype)
 
 

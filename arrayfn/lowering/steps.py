@@ -30,7 +30,7 @@ class NestStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         arrays = [o.array for o in self.nest.operands]
         return arrays + [p.array for p in self.partials]
 
@@ -75,7 +75,7 @@ class CallStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         return [*self.reads, *self.writes]
 
 
@@ -139,7 +139,7 @@ class LoopStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         own = [v for c in self.carries for v in (c.first, c.second) if v is not None]
         return [*self.operands, *self.results, *own]
 
@@ -160,7 +160,7 @@ class BranchStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         return [self.index, *self.operands, *self.results]
 
     @property
@@ -173,7 +173,7 @@ PlanStep = NestStep | CallStep | LoopStep | BranchStep
 
 
 def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
-    """The lists of steps inside ``step``: a loop's body, or each branch."""
+    """Return the lists of steps inside ``step``: a loop's body, or each branch."""
     if isinstance(step, LoopStep):
         return (step.body,)
     return step.branches if isinstance(step, BranchStep) else ()

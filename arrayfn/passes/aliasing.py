@@ -109,7 +109,7 @@ def memory_sources(program: Program) -> list[Atom | None]:
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:
-    """The operand whose memory ``equation`` reuses for ``output``, or None."""
+    """Return the operand whose memory ``equation`` reuses for ``output``, or None."""
     operands = overwritten(equation)
     if not operands:
         return None

@@ -101,7 +101,7 @@ class Blocks:
         return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
-        """The new values of ``atom`` for all blocks, along a new first axis."""
+        """Return the new values of ``atom`` for all blocks, along a new first axis."""
         x = self.new_values.get(atom, atom)
         return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
 
@@ -116,10 +116,10 @@ class Blocks:
         differs, and the collectives.
         """
         levels = self._levels(program)
-        kept = self._needed(program, levels)
+        emitted = self._needed(program, levels)
         builder = current_builder()
         for level in range(max(levels.values(), default=0) + 1):
-            of_level = [q for q in kept if levels[q] == level]
+            of_level = [q for q in emitted if levels[q] == level]
             collectives = [
                 q for q in of_level if has_collective_over(q, self.axis.name)
             ]
@@ -161,7 +161,7 @@ class Blocks:
         read = self.readers
         for atom in program.outputs:
             read.setdefault(atom, set()).add(ELSEWHERE)
-        kept: list[Equation] = []
+        emitted: list[Equation] = []
         for equation in reversed(program.equations):
             readers: set[Segment] = set()
             for var in equation.outputs:
@@ -171,13 +171,13 @@ class Blocks:
             if _is_view(equation) and ELSEWHERE not in readers:
                 self.inlined[equation.outputs[0]] = equation
             else:
-                kept.append(equation)
+                emitted.append(equation)
                 is_outside = has_collective_over(equation, self.axis.name)
                 own = levels[equation], not is_outside and self._differs(equation)
                 readers = {ELSEWHERE if is_outside else own}
             for atom in equation.inputs:
                 read.setdefault(atom, set()).update(readers)
-        return kept[::-1]
+        return emitted[::-1]
 
     # Segments.
 

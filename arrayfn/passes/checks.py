@@ -126,25 +126,25 @@ class _Checker:
             values: Sequence[Atom] = ()
             if primitive is in_bounds:
                 results: Sequence[Atom] = operands
-                found = self._index_faults(operands[0], equation)
+                own_faults = self._index_faults(operands[0], equation)
             elif primitive is check and self.asserted:
                 results = ()
                 _, *values = operands
-                found = self._condition_faults(operands[0], equation)
+                own_faults = self._condition_faults(operands[0], equation)
             elif primitive in LOOPS:
                 results, (*values, fault) = LOOPS[primitive](self, equation, operands)
-                found = [fault]
+                own_faults = [fault]
             elif (body := self._entered(equation)) is not None:
                 environment.update(builder.bind_inputs(body, operands))
                 *values, fault = self.emit(body, environment)
                 results = [rename(a, environment) for a in body.outputs]
-                found = [fault]
+                own_faults = [fault]
             else:
                 results = builder.keep(equation, operands)
-                found = self._number_faults(equation, operands, results)
+                own_faults = self._number_faults(equation, operands, results)
             environment.update(zip(equation.outputs, results, strict=True))
             all_values += values
-            faults += found
+            faults += own_faults
         return [*all_values, _smallest(faults)]
 
     def _entered(self, equation: Equation) -> Program | None:
@@ -162,7 +162,7 @@ class _Checker:
         return None
 
     def _expanded(self, equation: Equation) -> Program:
-        """The Program that a Composition with Programs expands to."""
+        """Return the Program that a Composition with Programs expands to."""
         primitive = primitive_of(equation)
         assert isinstance(primitive.kernel, Composition)
         builder = ProgramBuilder(primitive.name)
@@ -302,7 +302,7 @@ def _smallest(faults: Iterable[Atom]) -> Atom:
 
 
 def _positions(type: ArrayType) -> Atom:
-    """The row-major index of each element, as int64."""
+    """Return the row-major index of each element, as int64."""
     if not type.shape:
         return Literal(0, dtypes.int64)
     flat = views.iota(shape=(type.size,), axis=0, dtype=dtypes.int64)
@@ -327,7 +327,7 @@ def _as_int64(index: Atom) -> Atom:
 
 
 def _plain(type: ArrayType) -> ArrayType:
-    """``type`` without a layout, weakness or sharding."""
+    """Return ``type`` without a layout, weakness or sharding."""
     return ArrayType(type.shape, type.dtype)
 
 

@@ -30,7 +30,7 @@ class Checker(Protocol):
     """What inserts checks into the Programs of loops and branches."""
 
     def checked(self, program: Program) -> Program | None:
-        """The checked Program, or None if nothing in ``program`` is checked."""
+        """Return the checked Program, or None if nothing in ``program`` is checked."""
         ...
 
 

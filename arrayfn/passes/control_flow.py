@@ -138,7 +138,7 @@ class _Loop:
         return live
 
     def program(self) -> Program:
-        """The body of the reduced loop, with literal constants substituted."""
+        """Return the body of the reduced loop, with literal constants substituted."""
         body = self.body
         literals: dict[Var, Atom] = {
             v: operand for v, operand in self.consts if isinstance(operand, Literal)
@@ -160,7 +160,7 @@ class _Loop:
             return builder.build([rename(a, environment) for a in outputs])
 
     def arrays(self) -> list[Atom]:
-        """The constants that are inputs of ``program``."""
+        """Return the constants that are inputs of ``program``."""
         return [operand for _, operand in self.consts if isinstance(operand, Var)]
 
     def results(self, outputs: Sequence[Var]) -> Results:
@@ -316,7 +316,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """A condition Program that returns the last of the carries, of these ``types``."""
+    """Return a condition Program that returns the last carry; ``types`` are theirs."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])

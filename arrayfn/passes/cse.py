@@ -30,7 +30,7 @@ def cse(program: Program) -> Program:
 
 
 def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
-    """A key that equations with the same primitive, operands and params share.
+    """Return a key that equations with the same primitive, operands and params share.
 
     An equation that has effects or holds Programs has a key of its own.
     """
@@ -41,7 +41,7 @@ def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
 
 
 def _atom_key(atom: Atom) -> Any:
-    """A key that is equal for equal atoms."""
+    """Return a key that is equal for equal atoms."""
     if isinstance(atom, Literal):
         return atom.key()
     assert isinstance(atom, Var)

@@ -92,7 +92,7 @@ class Site:
     loops: Loops = ()
 
     def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
-        """The error to raise for a fault at this site.
+        """Return the error to raise for a fault at this site.
 
         ``detail`` is the fault's lower bits: a position, or an index plus
         ``MAX_INDEX``. ``values`` are those that a user's check shows.
@@ -117,7 +117,7 @@ class Site:
         )
 
     def _not_finite_message(self, position: str) -> str:
-        """The message about a result that is not finite."""
+        """Return the message about a result that is not finite."""
         if self.kind == NAN:
             problem = (
                 f"makes NaN{position} of operands without NaN: they are outside its "
@@ -139,7 +139,7 @@ class Site:
         )
 
     def _index_message(self, detail: int) -> str:
-        """The message about an index out of bounds."""
+        """Return the message about an index out of bounds."""
         value = detail - MAX_INDEX
         beyond = " (or beyond)" if abs(value) == MAX_INDEX else ""
         if self.length:
@@ -157,7 +157,10 @@ class Site:
 
 
 def _position(type: ArrayType, position: int) -> str:
-    """The words "at [i, j] of type" for a row-major position; empty for a scalar."""
+    """Return the words "at [i, j] of type" for a row-major position.
+
+    Empty for a scalar.
+    """
     if not type.shape:
         return ""
     index = np.unravel_index(position, type.shape)

@@ -30,7 +30,7 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
     known: set[Var] = set()  # depend on captured arrays or literals only
     captured = set(program.constants)  # of these, what depends on captured arrays
     limit = MAX_GROWTH + sum(v.type.nbytes for v in program.constants)
-    found: list[Var] = []
+    hoisted_values: list[Var] = []
     hoisted: set[Equation] = set()
     for equation in program.equations if captured else ():
         operands = [a for a in equation.inputs if isinstance(a, Var)]
@@ -44,14 +44,14 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
         if any(v in captured for v in operands):
             captured.update(equation.outputs)
             if is_costly(equation) and size <= limit:
-                found += equation.outputs
+                hoisted_values += equation.outputs
                 hoisted.add(equation)
-    if not found:
+    if not hoisted_values:
         return None, program
     left = [equation for equation in program.equations if equation not in hoisted]
     rest = needed(left, program.outputs)
     read = {a for equation in rest for a in equation.inputs} | {*program.outputs}
-    values = [var for var in found if var in read]
+    values = [var for var in hoisted_values if var in read]
     own = [
         (var, value)
         for var, value in zip(program.constants, program.constant_values, strict=True)

@@ -73,7 +73,7 @@ def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
 
 
 def _binary_definition(program: Program, atom: Atom) -> Equation | None:
-    """The equation of two operands that makes ``atom``, or None."""
+    """Return the equation of two operands that makes ``atom``, or None."""
     for equation in program.equations:
         if atom in equation.outputs and len(equation.inputs) == 2:
             return equation
@@ -90,7 +90,7 @@ def _literals(program: Program, consts: Sequence[Atom]) -> dict[Var, Literal]:
 
 
 def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
-    """The value of ``atom`` if it is a known integer, else None."""
+    """Return the value of ``atom`` if it is a known integer, else None."""
     literal = literals.get(atom) if isinstance(atom, Var) else atom
     if literal is None or literal.type.dtype.kind not in "iu":
         return None
@@ -98,7 +98,7 @@ def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
 
 
 def _count_below(start: int, step: int, limit: int) -> int | None:
-    """The trip count of a loop that runs while its counter is below ``limit``.
+    """Return the trip count of a loop that runs while its counter is below ``limit``.
 
     The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """
@@ -108,7 +108,7 @@ def _count_below(start: int, step: int, limit: int) -> int | None:
 
 
 def _count_until_equal(start: int, step: int, limit: int) -> int | None:
-    """The trip count of a loop that runs until its counter is ``limit``.
+    """Return the trip count of a loop that runs until its counter is ``limit``.
 
     The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """

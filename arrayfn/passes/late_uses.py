@@ -61,15 +61,15 @@ def _taken_out(
 
     Returns them in order. They leave ``delayed``, and their outputs leave ``made_by``.
     """
-    found: set[int] = set()
+    positions: set[int] = set()
     unvisited = list(needed)
     while unvisited:
         position = unvisited.pop()
-        if position not in found:
-            found.add(position)
+        if position not in positions:
+            positions.add(position)
             inputs = delayed[position].inputs
             unvisited += [made_by[a] for a in inputs if a in made_by]
-    taken = [delayed.pop(position) for position in sorted(found)]
+    taken = [delayed.pop(position) for position in sorted(positions)]
     for equation in taken:
         for output in equation.outputs:
             del made_by[output]

@@ -335,7 +335,7 @@ class _Assignment:
         return operand, True
 
     def layout_of(self, x: Var) -> tuple[Layout, int]:
-        """The layout of ``x`` in its base's memory, and its offset in elements."""
+        """Return the layout of ``x`` in its base's memory, and the offset there."""
         read = self.reads[x]
         base = read.base.type
         strides = base.layout.strides(base.shape)
@@ -386,7 +386,7 @@ class _Assignment:
         return self.rules.takes_view(equation, updated, offset)
 
     def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
-        """A copy of ``x`` with its axes in ``order``, which all equations share."""
+        """Copy ``x`` with its axes in ``order``; all equations share the copy."""
         if (x, order) not in self.permuted_copies:
             copy = views.relayout(views.transpose(x, permutation=order), layout="C")
             assert isinstance(copy, Var)

@@ -111,7 +111,7 @@ def _four_steps(x: Atom, sign: int) -> Atom:
 
 
 def _transform(x: Atom, sign: int) -> Atom:
-    """The complex transform of each row, without normalisation.
+    """Return the complex transform of each row, without normalisation.
 
     ``sign`` is that of the exponent: -1 for "fft", 1 for "ifft".
     """
@@ -120,7 +120,7 @@ def _transform(x: Atom, sign: int) -> Atom:
 
 
 def _transposed(x: Atom) -> Atom:
-    """``x`` with its last two axes exchanged."""
+    """Return ``x`` with its last two axes exchanged."""
     last = x.type.ndim - 1
     return views.transpose(x, permutation=(*range(last - 1), last, last - 1))
 
@@ -236,6 +236,6 @@ def _at_last_index(x: Atom, index: int) -> Atom:
 
 
 def _along_last(vector: Atom, like: Atom) -> Atom:
-    """``vector`` repeated in every row of an array shaped as ``like``."""
+    """Return ``vector`` repeated in every row of an array shaped as ``like``."""
     shape = like.type.shape
     return views.broadcast_in_dim(vector, shape=shape, axes=(len(shape) - 1,))

@@ -38,7 +38,7 @@ def masks_of_results(program: Program) -> Program:
 
 
 def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None:
-    """The mask ``x <= 0`` of an equation that rectifies x; None for others."""
+    """Return the mask ``x <= 0`` of an equation that rectifies x; None for others."""
     if equation.primitive.name != "select":
         return None
     mask, low_value, x = equation.inputs

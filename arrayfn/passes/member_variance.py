@@ -20,7 +20,7 @@ Flags = list[bool]
 def varying(
     program: Program, inputs_vary: Sequence[bool], axis: str
 ) -> dict[Atom, bool]:
-    """Which Atoms of ``program`` may differ between members along ``axis``."""
+    """Return which Atoms of ``program`` may differ between members along ``axis``."""
     flags: dict[Atom, bool] = dict.fromkeys(program.constants, False)
     flags.update(zip(program.inputs, inputs_vary, strict=True))
     for equation in program.equations:
@@ -31,7 +31,7 @@ def varying(
 
 
 def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
-    """Which results of ``equation`` may differ between members along ``axis``."""
+    """Return which results of ``equation`` may differ between members."""
     primitive, params = primitive_of(equation), equation.params
     if is_collective_over(equation, axis):
         is_equal = primitive.name in ("all_reduce", "all_gather")
@@ -58,7 +58,7 @@ def scan_varies(
     fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """What differs after an iteration, where ``carries`` differ before it."""
+        """Return None and what differs after an iteration, given what did before."""
         flags = _outputs_vary(params["program"], [*fixed, *carries, *xs], axis)
         return None, [*_either(carries, flags), *flags[len(carries) :]]
 
@@ -76,7 +76,7 @@ def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> 
     )
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """What differs after an iteration, where ``carries`` differ before it."""
+        """Return None and what differs after an iteration, given what did before."""
         flags = _outputs_vary(params["body_program"], [*fixed, *carries], axis)
         return None, _either(carries, flags)
 
@@ -92,7 +92,7 @@ def _either(carries: Flags, results: Flags) -> Flags:
 
 
 def _outputs_vary(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
-    """Which outputs of ``program`` may differ between members."""
+    """Return which outputs of ``program`` may differ between members."""
     flags = varying(program, inputs_vary, axis)
     return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]
 

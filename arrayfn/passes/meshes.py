@@ -14,7 +14,7 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def mesh_of(program: Program) -> Mesh | None:
-    """The mesh that ``program`` is for, or None.
+    """Return the mesh that ``program`` is for, or None.
 
     Raises ArgumentError if there are two.
     """

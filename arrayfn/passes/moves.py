@@ -94,7 +94,7 @@ def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
 
 
 def _own_part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
-    """The device's part of ``x``: number ``index`` of ``count`` along ``dim``."""
+    """Emit the device's part of ``x``: number ``index`` of ``count`` along ``dim``."""
     shape = x.type.shape
     extent = shape[dim] // count
     zero = conversion.literal(0, dtypes.int32)
@@ -121,14 +121,14 @@ def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
 
 
 def _split(x: Atom, dim: int, count: int) -> Atom:
-    """``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
+    """Return ``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
     shape = x.type.shape
     split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
     return move_axis(views.reshape(x, shape=split), dim, 0)
 
 
 def _merged(x: Atom, dim: int) -> Atom:
-    """``x`` with ``dim`` and the axis after it merged."""
+    """Return ``x`` with ``dim`` and the axis after it merged."""
     shape = x.type.shape
     joined = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
     return views.reshape(x, shape=joined)

@@ -122,7 +122,7 @@ class Partition:
         self.repeated: dict[Atom, tuple[LocalValue, tuple[int, ...]]] = {}
 
     def run(self, program: Program, operands: Sequence[LocalValue]) -> list[LocalValue]:
-        """Emit ``program`` on ``operands``; returns a device's parts of its outputs."""
+        """Emit ``program`` on ``operands``; return a device's parts of its outputs."""
         builder = current_builder()
         values: dict[Var, LocalValue] = dict(zip(program.inputs, operands, strict=True))
         pairs = zip(program.constants, program.constant_values, strict=True)
@@ -130,7 +130,7 @@ class Partition:
             values[var] = self.whole(builder.constant(value))
 
         def local(atom: Atom) -> LocalValue:
-            """The device's part of ``atom``."""
+            """Return the device's part of ``atom``."""
             return self.whole(atom) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.equations:
@@ -343,7 +343,7 @@ class Partition:
         chosen = mesh_axes_of_factors(equation, operands, equation_factors, self.mesh)
 
         def spec(axes: Sequence[int | None]) -> Spec:
-            """The spec of an array whose axes the factors ``axes`` index."""
+            """Return the spec of an array whose axes the factors ``axes`` index."""
             return tuple(() if f is None else chosen.get(f, ()) for f in axes)
 
         parts = [
@@ -422,10 +422,10 @@ class Partition:
             return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
 
     def with_whole_first_axis(self, x: LocalValue) -> LocalValue:
-        """``x`` with its first axis, over which a loop iterates, not cut."""
+        """Return ``x`` with its first axis, over which a loop iterates, not cut."""
         spec = ((), *x.spec[1:])
         return LocalValue(self.move(x, spec), spec)
 
     def index_operands(self) -> list[Atom]:
-        """The device's indices, in the order of the mesh's axes."""
+        """Return the device's indices, in the order of the mesh's axes."""
         return [self.indices[name] for name in self.mesh.axis_names]

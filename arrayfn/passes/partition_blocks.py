@@ -169,7 +169,10 @@ def _device_program(
 
 
 def _dim_of(name: str, spec: Spec) -> int | None:
-    """The axis of an array that the mesh axis ``name`` cuts; None for no axis."""
+    """Return the axis of an array that the mesh axis ``name`` cuts.
+
+    None for no axis.
+    """
     return next((dim for dim, entry in enumerate(spec) if name in entry), None)
 
 

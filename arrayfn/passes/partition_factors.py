@@ -34,7 +34,7 @@ def factors_of(
 
 
 def axis_of(factor: int, axes: Sequence[int | None]) -> int | None:
-    """The axis of an array that ``factor`` indexes, or None.
+    """Return the axis of an array that ``factor`` indexes, or None.
 
     ``axes`` has the factor of each axis, as in ``Factors.inputs``.
     """
@@ -114,7 +114,7 @@ def _bytes_moved(
 def _extents(
     operands: Sequence[LocalValue], equation_factors: Factors, mesh: Mesh
 ) -> dict[int, list[int]]:
-    """The extents of the operands' axes that each factor indexes."""
+    """Return the extents of the operands' axes that each factor indexes."""
     extents: dict[int, list[int]] = {}
     for x, axes in zip(operands, equation_factors.inputs, strict=True):
         shape = whole_type(x, mesh).shape

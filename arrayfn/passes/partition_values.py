@@ -68,7 +68,7 @@ class Partitioned:
     not_cut: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
-        """The collectives of a device's Program, in order."""
+        """Return the collectives of a device's Program, in order."""
         return list(_transfers(self.program))
 
 
@@ -80,13 +80,13 @@ def spec_of_type(type: ArrayType) -> Spec:
 
 
 def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
-    """The type of a device's part of an array of ``type`` that ``spec`` cuts."""
+    """Return the type of a device's part of an array of ``type`` that ``spec`` cuts."""
     shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
     return ArrayType(shape, type.dtype, weak=type.weak)
 
 
 def whole_type(x: LocalValue, mesh: Mesh) -> ArrayType:
-    """The type of the whole array that ``x`` is a part of."""
+    """Return the type of the whole array that ``x`` is a part of."""
     shape = tuple(
         n * math.prod(mesh.shape[axis] for axis in entry)
         for n, entry in zip(x.part.type.shape, x.spec, strict=True)

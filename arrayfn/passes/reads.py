@@ -28,7 +28,7 @@ class Read:
     axes: tuple[AxisMap, ...]
 
     def strides(self, base_strides: Sequence[int], ndim: int) -> tuple[int, ...]:
-        """The strides of the value's ``ndim`` axes in its base, in elements."""
+        """Return the strides of the value's ``ndim`` axes in its base, in elements."""
         strides = [0] * ndim
         for axis_map, stride in zip(self.axes, base_strides, strict=True):
             if axis_map.axis is not None:
@@ -36,7 +36,7 @@ class Read:
         return tuple(strides)
 
     def offset(self, base_strides: Sequence[int]) -> int:
-        """The offset of the value's first element in the base, in elements."""
+        """Return the offset of the value's first element in the base, in elements."""
         return sum(
             axis_map.offset * stride
             for axis_map, stride in zip(self.axes, base_strides, strict=True)
@@ -53,18 +53,18 @@ Reads = Mapping[Var, Read]
 
 
 def identity_read(var: Var) -> Read:
-    """The read of ``var`` as itself."""
+    """Return the read of ``var`` as itself."""
     return Read(var, _in_place(var.type.ndim))
 
 
 @functools.cache
 def _in_place(ndim: int) -> tuple[AxisMap, ...]:
-    """The index map of an array of ``ndim`` axes that is read as itself."""
+    """Return the index map of an array of ``ndim`` axes that is read as itself."""
     return tuple(AxisMap(axis) for axis in range(ndim))
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:
-    """The Read of a view's result, given that of its operand.
+    """Return the Read of a view's result, given that of its operand.
 
     ``view`` has an AxisMap for each axis of the operand.
     """
@@ -118,7 +118,7 @@ def is_zeros(equation: Equation) -> bool:
 
 
 def resolve_reads(program: Program) -> dict[Var, Read]:
-    """The read of each Var of ``program``."""
+    """Return the read of each Var of ``program``."""
     reads: dict[Var, Read] = {
         v: identity_read(v) for v in (*program.inputs, *program.constants)
     }

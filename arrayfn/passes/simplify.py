@@ -87,7 +87,7 @@ def _number(atom: Atom, definitions: Definitions) -> Atom:
 def _made_by(
     primitive: Primitive, atom: Atom, definitions: Definitions
 ) -> Equation | None:
-    """The definition of ``atom`` if it is an equation of ``primitive``, else None."""
+    """Return the equation that defines ``atom`` if it is of ``primitive``."""
     definition = definitions.of(atom)
     is_wanted = definition is not None and definition.primitive is primitive
     return definition if is_wanted else None
@@ -147,7 +147,7 @@ def _before_broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom
 
 
 def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
-    """The operand of a negation ``atom``; None if it is no negation."""
+    """Return the operand of a negation ``atom``; None if it is no negation."""
     definition = _made_by(elementwise.neg, atom, definitions)
     return None if definition is None else definition.inputs[0]
 

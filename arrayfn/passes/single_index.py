@@ -88,9 +88,9 @@ def _scatter(
     if not is_zeros(target):
         return None
     mask = _index_mask(x, indices, axis)
-    kept = reductions.kept_axes(x.type.ndim, (axis,))
-    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in kept))
-    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=kept)
+    other_axes = reductions.kept_axes(x.type.ndim, (axis,))
+    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in other_axes))
+    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=other_axes)
     return e.select(mask, spread, conversion.literal(0, x.type.dtype))
 
 
@@ -100,10 +100,12 @@ def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
     Rows run along ``axis``: ``mask[i, j] = (j == indices[i])`` for ``axis`` 1.
     """
     shape = x.type.shape
-    kept = reductions.kept_axes(len(shape), (axis,))
-    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
+    other_axes = reductions.kept_axes(len(shape), (axis,))
+    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in other_axes))
     count = views.iota(shape=shape, axis=axis, dtype=index.type.dtype)
-    return discrete.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
+    return discrete.eq(
+        count, views.broadcast_in_dim(index, shape=shape, axes=other_axes)
+    )
 
 
 def _widened(indices: Atom) -> Atom:

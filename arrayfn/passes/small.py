@@ -54,13 +54,13 @@ def has_fixed_loop(equation: Equation) -> bool:
 
 
 def equation_count(program: Program) -> int:
-    """The number of equations in ``program`` and in the Programs inside it."""
+    """Return the number of equations in ``program`` and in the Programs inside it."""
     inner = (p for equation in program.equations for p in equation.subprograms())
     return len(program.equations) + sum(map(equation_count, inner))
 
 
 def _work(program: Program) -> int | None:
-    """The number of elements that ``program`` computes; None if libraries do.
+    """Return the number of elements that ``program`` computes; None if libraries do.
 
     Of the branches of a ``cond``, or the Programs of a loop, only the one with most
     elements counts.
@@ -168,7 +168,7 @@ def _depth(equation: Equation) -> int:
 
 
 def _multiplications(equation: Equation) -> int:
-    """The number of multiplications of a matrix product."""
+    """Return the number of multiplications of a matrix product."""
     return _depth(equation) * equation.outputs[0].type.size
 
 

@@ -124,7 +124,7 @@ def _bytes_dtype(dtype: DType) -> DType:
 
 
 def _bytes_type(type: ArrayType) -> ArrayType:
-    """``type`` as it is stored."""
+    """Return ``type`` as it is stored."""
     return replace(type, dtype=dtypes.uint8) if type.dtype in dtypes.STORAGE else type
 
 
@@ -139,14 +139,17 @@ def _byte_of(value: Any, dtype: DType) -> Any:
 
 
 def _renamed(atom: Atom, environment: dict[Var, Atom]) -> Atom:
-    """``atom`` in the new Program; a Literal of a storage type becomes its byte."""
+    """Return ``atom`` in the new Program.
+
+    A Literal of a storage type becomes its byte.
+    """
     if isinstance(atom, Literal) and atom.type.dtype in dtypes.STORAGE:
         return Literal(_byte_of(atom.value, atom.type.dtype), dtypes.uint8)
     return rename(atom, environment)
 
 
 def _foreign_error(equation: Equation) -> DTypeError:
-    """The error for a callback or kernel that would get arrays of a storage type."""
+    """Return the error for a callback or kernel on arrays of a storage type."""
     name = equation.params.get("callback") or equation.params.get("name")
     return DTypeError(
         f"{name} is computed by a function that takes no arrays of storage types; pass "
@@ -190,7 +193,7 @@ def _int4_encoded(x: Atom, target: DType) -> Atom:
 
 
 def _byte(value: int) -> Literal:
-    """``value`` as uint8."""
+    """Return ``value`` as uint8."""
     return Literal(value, dtypes.uint8)
 
 
@@ -253,22 +256,22 @@ class _Float8:
 
 
 def _u32(value: int) -> Literal:
-    """``value`` as uint32."""
+    """Return ``value`` as uint32."""
     return Literal(value, dtypes.uint32)
 
 
 def _power_of_2(exponent: int) -> Literal:
-    """The bits of a power of two in float32."""
+    """Return the bits of a power of two in float32."""
     return _u32((127 + exponent) << 23)
 
 
 def _shift_right(x: Atom, count: int) -> Atom:
-    """The uint32 numbers ``x >> count``."""
+    """Return the uint32 numbers ``x >> count``."""
     return discrete.shift_right_logical(x, _u32(count))
 
 
 def _u16(value: int) -> Literal:
-    """``value`` as uint16."""
+    """Return ``value`` as uint16."""
     return Literal(value, dtypes.uint16)
 
 

@@ -164,7 +164,7 @@ def is_one(numbers: Any) -> bool:
 
 
 def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
-    """An integer, or several, as a tuple of Python's; empty for None.
+    """Return an integer, or several, as a tuple of Python's; empty for None.
 
     >>> as_numbers(2), as_numbers([0, 1]), as_numbers(None)
     ((2,), (0, 1), ())
@@ -172,8 +172,8 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
     if numbers is None:
         return ()
     try:
-        given = numbers if isinstance(numbers, Iterable) else (numbers,)
-        return tuple(map(operator.index, given))
+        several = numbers if isinstance(numbers, Iterable) else (numbers,)
+        return tuple(map(operator.index, several))
     except TypeError:
         raise ArgumentError(
             f"arguments are named by their positions, integers, not {numbers!r}",
@@ -203,18 +203,18 @@ def positions_of(
 
 
 def short(value: Any) -> str:
-    """The beginning of ``repr(value)``."""
+    """Return the beginning of ``repr(value)``."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def leaf_type(leaf: Any) -> ArrayType:
-    """The type of an argument or result leaf."""
+    """Return the type of an argument or result leaf."""
     return leaf.type if isinstance(leaf, ImmutableArray) else type_of(adopted(leaf))
 
 
 def value_of(leaf: Any) -> Any:
-    """The array of ``leaf``; None if it is a traced value that is not known."""
+    """Return the array of ``leaf``; None if it is a traced value that is not known."""
     if isinstance(leaf, Tracer):
         return leaf.value
     if isinstance(leaf, ShapeDtypeStruct):
@@ -224,18 +224,21 @@ def value_of(leaf: Any) -> Any:
 
 
 def own_name(function: Function) -> str:
-    """The name that ``function`` was defined with, or that of its class."""
+    """Return the name that ``function`` was defined with, or that of its class."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def name_of(function: Function) -> str:
-    """The name of ``function`` in Programs: an identifier."""
+    """Return the name of ``function`` in Programs: an identifier."""
     name = own_name(function)
     return name if name.isidentifier() else "function"
 
 
 def shown_name(function: Function) -> str:
-    """The name of ``function`` in messages; that of a lambda has its first line."""
+    """Return the name of ``function`` in messages.
+
+    That of a lambda has its first line.
+    """
     name = own_name(function)
     return name if name.isidentifier() else described(function)
 
@@ -262,14 +265,14 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
         isinstance(value, complex) and wanted.dtype not in dtypes.COMPLEX
     ):
         value = np.asarray(value, wanted.dtype)
-    have = leaf_type(value)
-    if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
+    actual = leaf_type(value)
+    if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
         raise ShapeError(
-            f"{word} {position} is {have}, but the value that it belongs to is "
+            f"{word} {position} is {actual}, but the value that it belongs to is "
             f"{wanted}",
             user_location(),
         )
-    extra = sorted(have.varying - wanted.varying)
+    extra = sorted(actual.varying - wanted.varying)
     if extra:
         raise ArgumentError(
             f"{word} {position} varies along the mesh axis {extra[0]!r}, but the "
@@ -319,7 +322,7 @@ def leaf_names(arguments: Any) -> Callable[[int], str]:
     """
 
     def name(position: int) -> str:
-        """The name of a leaf, such as "argument 2['w']"."""
+        """Return the name of a leaf, such as "argument 2['w']"."""
         # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
         first, _, rest = path[len("[0][") :].partition("]")

@@ -90,7 +90,7 @@ def batch_varying(
 
 
 def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
-    """``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
+    """Return ``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
     if dim is None:
         return type
     shape = (*type.shape[:dim], size, *type.shape[dim:])

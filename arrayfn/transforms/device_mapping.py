@@ -56,7 +56,7 @@ def smap(
         )
 
     def spec(axis: Any) -> PartitionSpec:
-        """The PartitionSpec that cuts ``axis`` along the mesh axis."""
+        """Return the PartitionSpec that cuts ``axis`` along the mesh axis."""
         if axis is None:
             return PartitionSpec()
         if isinstance(axis, bool) or not is_one(axis) or axis < 0:
@@ -136,7 +136,7 @@ def pmap(
             )
 
         def spec(axis: int | None) -> PartitionSpec:
-            """The PartitionSpec that cuts ``axis`` over the devices."""
+            """Return the PartitionSpec that cuts ``axis`` over the devices."""
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
@@ -166,7 +166,7 @@ def pmap(
 
 
 def _along(axis: int, name: str) -> PartitionSpec:
-    """The PartitionSpec that cuts array axis ``axis`` along the mesh axis ``name``."""
+    """Return the PartitionSpec that cuts axis ``axis`` along the mesh axis ``name``."""
     return PartitionSpec(*[None] * axis, name)
 
 

@@ -225,7 +225,7 @@ class _PullBack:
 
 
 def linear_transpose(fun: Function, *primals: Any) -> Function:
-    """The transpose of the linear function ``fun``, from its result to its arguments.
+    """Transpose the linear function ``fun``: from its result to its arguments.
 
     Only the structures, shapes and dtypes of ``primals`` matter. Their leaves may be
     ``ShapeDtypeStruct``, or any objects with a shape and a dtype. The transpose takes a
@@ -297,10 +297,10 @@ def _flat_like(
     """
     if isinstance(value, list) and structure.type is tuple:
         value = tuple(value)
-    leaves, have = tree.flatten(value)
-    if have != structure:
+    leaves, own_structure = tree.flatten(value)
+    if own_structure != structure:
         raise ArgumentError(
-            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{word}s have the structure {tree.text_of(own_structure)}, not "
             f"{tree.text_of(structure)}, that of the values they belong to",
             user_location(),
         )

@@ -36,7 +36,9 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
 def jvp_varying(
     program: Program, wrt: Sequence[bool], dense: Sequence[bool]
 ) -> tuple[Program, list[bool]]:
-    """``jvp`` without tangents of outputs that do not vary; also returns which vary.
+    """Do what ``jvp`` does, without tangents of outputs that do not vary.
+
+    Also return which outputs have a tangent.
 
     Outputs marked in ``dense`` always have a tangent, zeros if they do not vary.
     """

@@ -72,7 +72,7 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function that computes the value and the gradient of ``fun``.
+    """Return a function that computes the value and the gradient of ``fun``.
 
     The gradient is with respect to the arguments ``argnums``. ``fun`` returns a real
     scalar, or with ``has_aux`` a pair of a real scalar and any other value. The result
@@ -163,7 +163,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function that computes the gradient of ``fun``, which returns a real scalar.
+    """Return a function that computes the gradient of ``fun``, a real scalar function.
 
     With ``has_aux`` the result is ``(gradient, aux)``. ``holomorphic`` and
     ``allow_int`` are as in ``value_and_grad``.
@@ -225,8 +225,10 @@ def with_others_inside(
         args, named = tree.map(shown, (args, named), is_leaf=is_other)
         return function(*args, **named)
 
-    kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
-    return of_arrays, tuple(kept), tree.map(hidden, kwargs)
+    wrapped_args = [
+        x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)
+    ]
+    return of_arrays, tuple(wrapped_args), tree.map(hidden, kwargs)
 
 
 def _is_traced(leaf: Any) -> bool:
@@ -237,7 +239,10 @@ def _is_traced(leaf: Any) -> bool:
 def chosen_arguments(
     function: Function, argnums: Argnums, count: int
 ) -> tuple[int, ...]:
-    """The positions that ``argnums`` selects of ``count`` arguments, not negative."""
+    """Return the positions, not negative, that ``argnums`` selects of ``count``.
+
+    Raises ArgumentError if there are none, or if one is out of bounds.
+    """
     named = as_numbers(argnums)
     if not named:
         raise ArgumentError(
@@ -372,7 +377,7 @@ def _fixed(leaf: Any, varies: bool) -> Any:
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
-    """The name of leaf ``number`` of the argument in ``position``, in messages."""
+    """Return the name of leaf ``number`` of an argument, for messages."""
     path = tree.paths(argument)[number]
     return f"{shown_name(function)}: argument {position}{path}"
 

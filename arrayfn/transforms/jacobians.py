@@ -43,7 +43,7 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the Jacobian by forward mode.
+    """Return a function that computes the Jacobian by forward mode.
 
     The function differentiates with respect to the arguments ``argnums``. One batch
     computes a direction for each of their elements. This is cheaper than ``jacrev`` if
@@ -71,7 +71,7 @@ def jacfwd(
             _check_real(fun, chosen)
 
         def along(direction: Any) -> Any:
-            """The derivative along ``direction``, and aux if there is any."""
+            """Return the derivative along ``direction``, and aux if there is any."""
             return jvp(of_chosen, chosen, direction, has_aux)[1:]
 
         types = [leaf_type(x) for x in tree.leaves(chosen)]
@@ -85,7 +85,7 @@ def jacfwd(
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
         def blocks_of_output(column: Any) -> Any:
-            """The derivatives of one output by each argument, from their columns."""
+            """Return the derivatives of one output by each argument."""
             shape = leaf_type(column).shape
             shape = shape if single else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
@@ -110,7 +110,7 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the Jacobian by reverse mode.
+    """Return a function that computes the Jacobian by reverse mode.
 
     It differentiates with respect to the arguments ``argnums``. One batch computes a
     pass for each element of the output. This is cheaper than ``jacfwd`` if there are
@@ -157,7 +157,7 @@ def jacrev(
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
         def blocks_of_output(number: int) -> Any:
-            """The derivatives of output ``number`` by each argument."""
+            """Return the derivatives of output ``number`` by each argument."""
             placed = [
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
                 for parts, x in zip(split, tree.leaves(chosen), strict=True)
@@ -180,7 +180,7 @@ def hessian(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the second derivatives of ``fun``.
+    """Return a function that computes the second derivatives of ``fun``.
 
     For an output of shape s and arguments of shapes t and u, the result has the shape s
     + t + u. It is a tree of trees with the structure of the arguments. Second
@@ -211,7 +211,7 @@ def hessian(
         gradients = jacrev(recorded, range(len(chosen)), has_aux, holomorphic)
 
         def along(direction: Any) -> Any:
-            """The derivative of the Jacobian along ``direction``, and aux if any."""
+            """Return the Jacobian's derivative along ``direction``, and aux if any."""
             return jvp(gradients, chosen, direction, has_aux)[1:]
 
         leaves, structure = tree.flatten(chosen)
@@ -224,7 +224,7 @@ def hessian(
             derivatives, *aux = along(basis)
 
         def nested(blocks: list[list[Any]]) -> Any:
-            """The blocks of one output as a tree of trees like the arguments."""
+            """Return the blocks of one output as a tree of trees like the arguments."""
             inner = [
                 _single_or_all(tree.unflatten(structure, row), argnums)
                 for row in blocks

@@ -129,9 +129,12 @@ def _needed(
     The equations are those of ``linear`` that ``outputs`` need, after those of ``free``
     that these read. ``varying`` are the Vars that depend on unknown inputs.
     """
-    kept = needed(linear, outputs, effects=False)
+    needed_equations = needed(linear, outputs, effects=False)
     read: dict[Var, None] = {}
-    for atom in (*(a for equation in kept for a in equation.inputs), *outputs):
+    for atom in (
+        *(a for equation in needed_equations for a in equation.inputs),
+        *outputs,
+    ):
         if isinstance(atom, Var) and atom not in varying:
             read[atom] = None
     recomputed: dict[Equation, None] = {}
@@ -148,4 +151,4 @@ def _needed(
         if var in free:
             make(var)
     residuals = [var for var in read if var not in free]
-    return (*recomputed, *kept), residuals
+    return (*recomputed, *needed_equations), residuals

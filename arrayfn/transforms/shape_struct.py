@@ -61,7 +61,7 @@ class ShapeDtypeStruct:
 
     @classmethod
     def like(cls, x: Any) -> Any:
-        """The ShapeDtypeStruct of ``x``, an array or a number.
+        """Return the ShapeDtypeStruct of ``x``, an array or a number.
 
         For an array of keys, it is a Key whose words are a ShapeDtypeStruct.
 
@@ -96,7 +96,7 @@ class ShapeDtypeStruct:
     def update(
         self, shape: Sequence[int] | None = None, dtype: Any = None
     ) -> ShapeDtypeStruct:
-        """A copy with another shape or another data type.
+        """Return a copy with another shape or another data type.
 
         >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
         ShapeDtypeStruct(shape=(2,), dtype=float32)
@@ -128,7 +128,7 @@ class ShapeDtypeStruct:
         return hash(self._parts())
 
     def _parts(self) -> tuple[object, ...]:
-        """What two equal instances have in common."""
+        """Return what two equal instances have in common."""
         return self._extents, self.dtype, self.weak_type
 
     @override

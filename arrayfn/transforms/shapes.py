@@ -14,7 +14,7 @@ from arrayfn.transforms.shape_struct import ShapeDtypeStruct, stand_ins
 
 
 def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
-    """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
+    """Return the shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
     and a dtype. The result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
@@ -34,7 +34,7 @@ def make_program(
     static_argnums: int | Sequence[int] = (),
     return_shape: bool = False,
 ) -> Function:
-    """A function of the same arguments that returns the Program of ``fun``.
+    """Return a function of the same arguments that returns the Program of ``fun``.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``. Those in ``static_argnums``
     are any Python values. With ``return_shape``, the function returns a pair of the
@@ -77,7 +77,7 @@ def without_static(
 
     @functools.wraps(function)
     def bound(*others: Any, **kwargs: Any) -> Any:
-        """The function with these arguments in the positions that are not static."""
+        """Call the function with ``others`` in the positions that are not static."""
         rest = iter(others)
         whole = [held[k] if k in held else next(rest) for k in range(len(args))]
         return function(*whole, **kwargs)

@@ -322,7 +322,10 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
-    """Where ``atom`` was computed, as "(computed at model.py:7)"; empty if unknown."""
+    """Return where ``atom`` was computed, as "(computed at model.py:7)".
+
+    Empty if unknown.
+    """
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

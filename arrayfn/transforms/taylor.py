@@ -128,7 +128,7 @@ class _Series:
         return self._coefficient is not None
 
     def at(self, k: int) -> Atom | None:
-        """The coefficient of t**k; None is zero."""
+        """Return the coefficient of t**k; None is zero."""
         if k == 0:
             return self.first
         if self._coefficient is None:
@@ -138,12 +138,12 @@ class _Series:
         return self._series_of_terms[k]
 
     def dense(self, k: int) -> Atom:
-        """The coefficient of t**k, as an array of zeros if it is zero."""
+        """Return the coefficient of t**k, as an array of zeros if it is zero."""
         term = self.at(k)
         return views.broadcast_literal(0, self.first.type) if term is None else term
 
     def derivative(self) -> _Series:
-        """The series of the derivative by t: coefficient k is (k + 1) * c[k + 1]."""
+        """Return the derivative by t: coefficient k is (k + 1) * c[k + 1]."""
         return _Series(self.dense(1), lambda k: _scaled(self.at(k + 1), k + 1))
 
 
@@ -173,7 +173,7 @@ def _interpreted(
         environment[var] = _Series(builder.constant(value))
 
     def series_of(atom: Atom) -> _Series:
-        """The series of ``atom``; that of a Literal is constant."""
+        """Return the series of ``atom``; that of a Literal is constant."""
         return environment[atom] if isinstance(atom, Var) else _Series(atom)
 
     for equation in program.equations:
@@ -252,7 +252,7 @@ class _Rule:
 
 
 def _single_equation_program(equation: Equation) -> Program:
-    """A Program of only this equation, whose inputs are all of its operands."""
+    """Return a Program of only this equation, whose inputs are all of its operands."""
     builder = ProgramBuilder(equation.primitive.name)
     with builder:
         inputs = [builder.input(a.type) for a in equation.inputs]
@@ -288,10 +288,10 @@ def _from_all(
     numbers = iter(range(sum(rule.outputs)))  # counts the outputs that vary
 
     def of(number: int) -> HigherCoefficient:
-        """The higher coefficients of varying output ``number``, by their order."""
+        """Return the function that gives higher coefficients of output ``number``."""
 
         def coefficient(k: int) -> Atom | None:
-            """The coefficient of order ``k``, computed once for all outputs."""
+            """Return the coefficient of order ``k``, computed once for all outputs."""
             if k not in known:
                 known[k] = coefficients(k)
             return known[k][number]
@@ -316,7 +316,7 @@ def _linear(
     """
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``, by the jvp of the operands' ones."""
+        """Return the coefficients of order ``k``, by the jvp of the operands' ones."""
         moving = [x for x in operands if x.varies]
         if all(x.at(k) is None for x in moving):
             return [None] * sum(rule.outputs)
@@ -341,7 +341,7 @@ def _bilinear(
     equation = rule.equation
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``: a sum over products of lower orders."""
+        """Emit the coefficients of order ``k``: sums of products of lower orders."""
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
             left = operands[left_number].at(j)

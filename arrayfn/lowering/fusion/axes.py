@@ -113,7 +113,7 @@ class AxisMatching(Recomputation):
         return tuple(known)
 
     def stage(self, equation: Equation, stages: Mapping[Var, int]) -> int:
-        """The stage that ``equation`` belongs to: a pass over the reduced axes, from 0.
+        """Return the stage of ``equation``: the number of a pass over reduced axes.
 
         ``stages`` has those of the values that its group computes. The result of a
         reduction is available from the stage after its operand's.
@@ -135,8 +135,8 @@ class AxisMatching(Recomputation):
         if not group.reduced:
             return False
         varying = {i for i in ids if i is not None}
-        kept = {i for i in group.kept if group.extents[i] != 1}
-        return varying == kept
+        kept_axes = {i for i in group.kept if group.extents[i] != 1}
+        return varying == kept_axes
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
         """Whether a first reduction, over the axes ``reduced``, may join ``group``.

@@ -164,7 +164,7 @@ class Fuser(Merging):
         group.open = False
 
     def producers(self, equation: Equation) -> list[int]:
-        """The open groups that compute an operand, the best to join first.
+        """Return the open groups that compute an operand, the best to join first.
 
         First come groups whose value cannot be recomputed, then those with reductions,
         then the latest.
@@ -183,7 +183,7 @@ class Fuser(Merging):
 
     def siblings(self, equation: Equation) -> Iterable[int]:
         """Recent open groups of the same domain that read what ``equation`` reads."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         bases = self.bases(equation)
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
@@ -196,8 +196,8 @@ class Fuser(Merging):
                     and number > self.count - SIBLING_WINDOW
                     and group.extents == domain_of(equation)
                 ):
-                    found.add(number)
-        return sorted(found, reverse=True)
+                    numbers.add(number)
+        return sorted(numbers, reverse=True)
 
     def join(self, equation: Equation, group: Group) -> bool:
         """Add ``equation`` to ``group``; return False if it does not fit."""
@@ -289,8 +289,8 @@ class Fuser(Merging):
             reduced = group.reduced
         group.reduced = reduced
         group.operands[equation.outputs[0]] = ids
-        kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
-        self.add(equation, group, ids, kept)
+        kept_ids = tuple(i for axis, i in enumerate(ids) if axis not in axes)
+        self.add(equation, group, ids, kept_ids)
         return True
 
     def finish(self) -> tuple[Unit, ...]:
@@ -331,12 +331,12 @@ class Fuser(Merging):
         ``outputs`` are the values that other groups, or the caller, read.
         """
         live: set[Var] = set(outputs)
-        kept: list[Equation] = []
+        live_equations: list[Equation] = []
         for equation in reversed(group.equations):
             if any(v in live for v in equation.outputs):
-                kept.append(equation)
+                live_equations.append(equation)
                 live.update(self.bases(equation))
-        group.equations = kept[::-1]
+        group.equations = live_equations[::-1]
         group.arrays = {
             atom: ids
             for atom, ids in group.arrays.items()
@@ -357,7 +357,7 @@ class _Unfused(Fuser):
 
 
 def _reason(group: Group) -> str:
-    """A sentence about the fusion of ``group``, which its kernel shows."""
+    """Return a sentence about the fusion of ``group``, which its kernel shows."""
     names = ", ".join(eq.primitive.name for eq in group.equations)
     if not group.reduced:
         return f"one pass over {list(group.extents)}: {names}"

@@ -93,7 +93,7 @@ class Merging(AxisMatching):
         domain_axes: dict[Var, AxisIds],
         moved: Callable[[AxisIds], AxisIds],
     ) -> dict[Var, AxisIds] | None:
-        """The arrays that the merged group loads, with their domain axes.
+        """Return the arrays that the merged group loads, with their domain axes.
 
         None if one of them is computed in the group, but at another index.
         ``domain_axes`` are those of all values, and ``moved`` turns axes of ``other``
@@ -115,7 +115,7 @@ class Merging(AxisMatching):
         return arrays
 
     def stages_of(self, equations: Sequence[Equation]) -> dict[Var, int]:
-        """The stage of each value that ``equations``, in order, compute.
+        """Return the stage of each value that ``equations``, in order, compute.
 
         A stage is one pass over the reduced axes, from 0.
         """
@@ -180,7 +180,7 @@ class Merging(AxisMatching):
     def same_reduction(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """The identity map of axes, if both groups reduce the same domain alike.
+        """Return the identity map of axes, if both groups reduce the same domain alike.
 
         None if they do not, or if ``equation`` reads ``other`` at another index.
         """

@@ -39,7 +39,7 @@ class Recomputation(Groups):
         return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def clone_arrays(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` is recomputed; None if it is stored.
+        """Return the arrays from which ``base`` is recomputed; None if it is stored.
 
         These exist in any case, or are small (results of reductions).
         """
@@ -130,7 +130,7 @@ class Recomputation(Groups):
         return not is_fusible(equation)
 
     def large_count(self, arrays: Iterable[Var], base: Var) -> int:
-        """How many of ``arrays`` are not small beside ``base``."""
+        """Return how many of ``arrays`` are not small beside ``base``."""
         return sum(not is_small(v, base) for v in arrays)
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
@@ -162,7 +162,7 @@ class Recomputation(Groups):
     def arrays_read(
         self, atom: Var, group: Group, ids: AxisIds, recomputed: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """The arrays that ``group`` would load to use ``atom``.
+        """Yield the arrays that ``group`` would load to use ``atom``.
 
         ``ids`` are the domain axes that it varies over. ``recomputed`` collects the
         values that it would compute again, with their axes.

@@ -49,7 +49,7 @@ COLLECTIVES: Final = NumberedTable[Collective]("collective")
 
 
 def collective_of(provider: str) -> Collective:
-    """The collective that a provider's name refers to: "collective_3" is number 3.
+    """Find the collective that a provider's name refers to: "collective_3" is 3.
 
     The number alone is accepted too. Raises BackendError if another process made the
     plan.
@@ -58,7 +58,7 @@ def collective_of(provider: str) -> Collective:
 
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The library call of a collective."""
+    """Yield the library call of a collective."""
     primitive = primitive_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
     record = Collective(

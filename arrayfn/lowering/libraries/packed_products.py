@@ -80,7 +80,7 @@ def is_packed(provider: str, m: int, n: int, k: int) -> bool:
 
 
 def packed_bytes(size: int, columns: int) -> int:
-    """The bytes of scratch for packed operands of a product of ``columns`` columns.
+    """Return the bytes of scratch for packed operands of ``columns`` columns.
 
     An element has ``size`` bytes. Packed are a square block of the left operand, with
     as many rows as a vector has lanes, and panels of the right one.
@@ -93,7 +93,7 @@ def packed_bytes(size: int, columns: int) -> int:
 def _tile(
     m: int, n: int, k: int, batch: int, columns: int, most_columns: int
 ) -> tuple[int, int]:
-    """The rows and columns of a tile of each of ``batch`` products.
+    """Return the rows and columns of a tile of each of ``batch`` products.
 
     Tiles are whole panels, of ``columns`` columns, and have ``most_columns`` at most.
     """

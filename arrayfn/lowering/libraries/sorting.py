@@ -139,7 +139,7 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """How many chunks each of ``rows`` rows of ``n`` elements is sorted in.
+    """Return how many chunks each of ``rows`` rows of ``n`` elements is sorted in.
 
     It is a power of two, enough for all cores. A chunk is not shorter than half of
     ``LONG``.

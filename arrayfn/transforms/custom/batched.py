@@ -162,7 +162,7 @@ class _Call:
         out_batched: list[bool] = []
 
         def rule(*args: Any) -> list[Any]:
-            """The leaves of the rule's result, with the types that it must have."""
+            """Call the rule; return its result's leaves, checked and converted."""
             pair = self.rule(size, in_batched, *args)
             result, batched = pair_of(what, "(result, out_batched)", pair)
             out_batched[:] = self._flags(what, batched)

@@ -63,11 +63,12 @@ def closure_convert(
         for value in hoisted_values:
             check_leaf(value, f"the converted {shown_name(fun)}: a captured value")
         values = iter(hoisted_values)
-        leaves, have = tree.flatten(args)
-        if have != structure:
+        leaves, args_structure = tree.flatten(args)
+        if args_structure != structure:
             raise ArgumentError(
                 f"the converted {shown_name(fun)} takes arguments of structure "
-                f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
+                f"{tree.text_of(structure)}, but was given "
+                f"{tree.text_of(args_structure)}",
                 user_location(),
             )
         closure = [
@@ -116,11 +117,11 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def value_of(*args: Any) -> Any:
-        """The value that ``fun`` returns, without its rule."""
+        """Return the value that ``fun`` returns, without its rule."""
         return _pair(*args)[0]
 
     def _pair(*args: Any) -> tuple[Any, Any]:
-        """What ``fun`` returns, checked to be a pair."""
+        """Return what ``fun`` returns, checked to be a pair."""
         return pair_of(shown_name(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
@@ -139,7 +140,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return value, (_Rule(traced), saved)
 
     def backward(residuals: Any, ct: Any) -> Any:
-        """The cotangents of the arguments, by the rule's Program."""
+        """Return the cotangents of the arguments, by the rule's Program."""
         rule, saved = residuals
         results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
         return tree.unflatten(rule.traced.out_tree, results)

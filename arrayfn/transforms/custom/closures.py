@@ -48,7 +48,7 @@ def closed_over(
 def with_inputs(
     traced: FlatTrace, inputs: Sequence[Var], outputs: Sequence[Atom] = ()
 ) -> Program:
-    """The traced Program with other ``inputs``, and further ``outputs``."""
+    """Return the traced Program with other ``inputs``, and further ``outputs``."""
     program = traced.program
     return replace(program, inputs=tuple(inputs), outputs=(*program.outputs, *outputs))
 

@@ -194,7 +194,7 @@ class _JvpCall(Call):
         is_zero: list[bool] = []
 
         def derivative(primals: Any, nonzero: list[Any]) -> list[Any]:
-            """The leaves of the rule's value and of its tangent, checked."""
+            """Return the leaves of the rule's value and of its tangent, checked."""
             tangents = tree.unflatten(
                 self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )

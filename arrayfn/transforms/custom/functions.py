@@ -201,7 +201,7 @@ class Custom(ABC, Generic[P, R]):
         return list(bound.args)
 
     def static_arguments(self, arguments: list[Any]) -> list[Any]:
-        """The static arguments, in the order of their declaration."""
+        """Return the static arguments, in the order of their declaration."""
         return [arguments[k] for k in self.static]
 
     def with_static(self, function: Function, arguments: list[Any]) -> Function:
@@ -213,7 +213,7 @@ class Custom(ABC, Generic[P, R]):
 
         @functools.wraps(function)
         def partial(*others: Any) -> Any:
-            """The function of the arguments that are not static."""
+            """Return the function of the arguments that are not static."""
             rest = iter(others)
             return function(
                 *[
@@ -225,13 +225,13 @@ class Custom(ABC, Generic[P, R]):
         return partial
 
     def dynamic(self, arguments: list[Any]) -> tuple[Any, ...]:
-        """The arguments that are not static."""
+        """Return the arguments that are not static."""
         static = {k % len(arguments) for k in self.static}
         return tuple(x for k, x in enumerate(arguments) if k not in static)
 
 
 def struct(type: ArrayType) -> ShapeDtypeStruct:
-    """A placeholder for a value of ``type`` that is not known yet."""
+    """Return a placeholder for a value of ``type`` that is not known yet."""
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)
 
 
@@ -263,7 +263,7 @@ class Call:
         self.types = body.program.output_types
 
     def zero(self, type: ArrayType) -> Any:
-        """A zero tangent or cotangent, in the form the rule asked for."""
+        """Return a zero tangent or cotangent, in the form the rule asked for."""
         if self.symbolic_zeros:
             return SymbolicZero(type.shape, type.dtype)
         return zeros(type)

@@ -200,7 +200,7 @@ class _VjpCall(Call):
         residual_tree: list[tree.TreeDef] = []
 
         def forward(*primals: Any) -> list[Any]:
-            """The leaves of the value, checked, and of the residuals."""
+            """Return the leaves of the value, checked, and of the residuals."""
             if self.symbolic_zeros:
                 leaves = tree.leaves(primals)
                 pairs = zip(leaves, varies, strict=True)
@@ -224,7 +224,7 @@ class _VjpCall(Call):
         nonzero = [struct(t) for t, g in zip(self.types, is_nonzero, strict=True) if g]
 
         def backward(residuals: Any, nonzero: list[Any]) -> list[Any]:
-            """The leaves of the arguments' cotangents, checked."""
+            """Return the leaves of the arguments' cotangents, checked."""
             cotangents = tree.unflatten(
                 self.out_tree, self.with_zeros(self.types, nonzero, is_nonzero)
             )
@@ -233,7 +233,7 @@ class _VjpCall(Call):
         return trace_function(backward, (residuals, nonzero), {}, with_values=False)
 
     def cotangents(self, result: Any) -> list[Any]:
-        """The checked leaves of ``result``, which the backward rule returned.
+        """Return the checked leaves of ``result``, which the backward rule returned.
 
         None stands for zeros. Raises ArgumentError if the form differs from the
         arguments'.
@@ -286,7 +286,7 @@ class _VjpCall(Call):
         forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
         def backward(is_nonzero: tuple[bool, ...]) -> Program:
-            """The backward rule's Program, for the results that have a cotangent."""
+            """Trace the backward rule for the results that have a cotangent."""
             with self.within_rules:
                 back = self.trace_backward(residuals, is_nonzero)
             inputs = len(tree.leaves(residuals)) + sum(is_nonzero)
