@@ -60,6 +60,7 @@ def building(name: str, backend: str, reason: str) -> Generator[Built]:
     if reason:
         RETRACE.info("%s: %s", name, reason)
     hits, misses = COUNTS["hits"], COUNTS["misses"]
+    # A timer prints the line, unless the compilation ends before.
     line = threading.Timer(PATIENCE, _announce, (built,)) if _is_read() else None
     if line is not None:
         line.daemon = True

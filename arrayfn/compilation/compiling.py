@@ -85,6 +85,7 @@ def lower(
 ) -> Lowered:
     """Lower a traced function for ``backend``, or for the mesh of its arrays."""
     program = with_own_constants(traced.program)
+    # Captured arrays, or arrays over a mesh, may decide where the function runs.
     if device_of(program.constant_values):
         backend = compiler.backend_of(program.constant_values)
     mesh = mesh_of(program)

@@ -229,11 +229,15 @@ def _on_cpu(call: EjectedCall) -> _Outcome:
 
 
 def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
-    """Time some runs of the compiled kernel; run it once if it has no items."""
+    """Time some runs of the compiled kernel: the text has the shortest time.
+
+    A kernel without items is run once, without a time.
+    """
     run = backend.load_timed(call.program())
     results = run(call.inputs())
     if not call.items:
         return _Outcome(results)
+    # ``times_of_steps()[0]`` is (runs, seconds) of step 0, the only one, so far.
     times: list[float] = []
     for _ in range(_REPEATS):
         before = run.times_of_steps()[0][1]

@@ -69,6 +69,7 @@ class EjectedCall:
         this one, if it is given.
         """
         kernel = kernel or self.kernel
+        # Buffers 0 to count - 1 are the arguments, count to 2 * count - 1 the results.
         count = len(self.before)
         types = tuple(ArrayType((m.size,), m.dtype) for m in self.before)
         buffers = [BufferAllocation("input", k, t, t.size) for k, t in enumerate(types)]
@@ -194,6 +195,7 @@ class Recorder:
             for pointer, argument in zip(pointers, step.arguments, strict=True)
             if pointer is not None and isinstance(argument, BufferArgument)
         ]
+        # Each range of addresses is one memory; find the one of each argument.
         ranges = _merged([_range(array) for array in arrays])
         self._memories = [_bytes(*both) for both in ranges]
         for argument, pointer in zip(step.arguments, pointers, strict=True):

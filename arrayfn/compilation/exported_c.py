@@ -293,6 +293,7 @@ class _Source:
         self.lines += [f"void {symbol}{entry};" for symbol in self.symbols.values()]
         if is_looking:
             self.lines += [f"int64_t {self.name}_look(void) {{ return 0; }}"]
+        # One block of memory has the arena, then the scratch memory.
         size = max(_LINE, _aligned(_aligned(plan.arena) + plan.scratch))
         self.lines += [
             "",
@@ -305,6 +306,7 @@ class _Source:
             f"  char *b{number} = {self.address(b)};  /* {b.label}: {b.type} */"
             for number, b in enumerate(plan.buffers)
         ]
+        # A result that is written over an argument begins with the argument's bytes.
         for number, b in enumerate(plan.buffers):
             if b.kind == "output" and b.donor is not None:
                 self.lines.append(
@@ -381,6 +383,8 @@ class _Source:
         self.steps(loop.body, inner + "  ")
         for s in loop.slices:
             self.lines.append(f"{inner}  b{s.buffer} += {s.stride};")
+        # After an iteration, the next value is the current one, and ``next`` is the
+        # other of the two buffers.
         for c in loop.carries:
             other = f"b{c.next} == b{c.first} ? b{c.second} : b{c.first}"
             self.lines.append(f"{inner}  b{c.current} = b{c.next};")

@@ -91,6 +91,7 @@ class _Freezer:
             for equation in program.equations
             if not all(v in self.values for v in equation.outputs)
         ]
+        # A chain is emitted in place of its last equation; ``inside`` are the others.
         chains = self.chains(remaining) if "scales" in self.recipes else {}
         inside = {q for chain in chains.values() for q in chain[:-1]}
         builder = ProgramBuilder(program.name)
@@ -262,6 +263,7 @@ class _Freezer:
             array, shift = self.folded(weights, steps)
         self.capture(x, builder, environment)
         builder.source = product.source
+        # How weights lie in a captured array says whether the product copies them.
         read = None if steps else self.reads[operand]
         if read is not None and read.base not in self.program.constants:
             read = None
@@ -282,6 +284,7 @@ class _Freezer:
             )
         if shift is None:
             return result
+        # Add the vector that additions and subtractions in the chain amount to.
         axis = weights.product_axes[-1]
         vector = np.broadcast_to(shift, result.type.shape[axis]).astype(
             result.type.dtype
@@ -302,6 +305,7 @@ class _Freezer:
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
+        # So far, the value is ``product * scale + shift``.
         scale, shift = np.ones((), wide), np.zeros((), wide)
         for step in steps:
             first, second = step.inputs
@@ -322,6 +326,7 @@ class _Freezer:
         operand = weights.equation.inputs[weights.side]
         assert isinstance(operand, Var)
         array = self.values[operand]
+        # The scale lies along the weights' axis of output features.
         shape = [1] * array.ndim
         shape[weights.order[weights.first - 1]] = -1
         factors = scale if not scale.ndim else scale.reshape(shape)

@@ -327,6 +327,7 @@ class Jitted(Generic[P, R]):
         besides the results. ``leaves`` and ``structure`` are those of ``(args,
         kwargs)``, which have no static arguments; ``static`` holds those.
         """
+        # Compile a function of the values, once for each structure and places of Refs.
         refs = [x for x in leaves if type(x) is Ref]
         check_given_once(self._compiler.name, refs)
         bound = static.bound(self._compiler.function)

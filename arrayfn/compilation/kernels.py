@@ -49,7 +49,7 @@ class Implementation:
 
 @dataclass(frozen=True, repr=False)
 class Implementations(Sequence[Implementation]):
-    """What ``kernels`` lists; as text it is a table."""
+    """The list that ``kernels`` returns. Its text is a table."""
 
     operator: str
     rows: tuple[Implementation, ...]

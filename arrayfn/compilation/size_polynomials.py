@@ -110,6 +110,8 @@ def _solution(
     table = [[*row, value] for row, value in zip(rows, values, strict=True)]
     pivots: list[int] = []
     for column in range(count):
+        # Row ``at`` gets the pivot of this column, if a row has one; the column is then
+        # eliminated from all other rows.
         at = len(pivots)
         chosen = next((k for k in range(at, len(table)) if table[k][column]), None)
         if chosen is None:
@@ -123,7 +125,7 @@ def _solution(
                 table[k] = [x - factor * y for x, y in zip(row, table[at], strict=True)]
         pivots.append(column)
     if any(row[-1] for row in table[len(pivots) :]):
-        return None
+        return None  # 0 = value: a contradiction
     solution = [Fraction(0)] * count
     for row, column in zip(table, pivots, strict=False):
         solution[column] = row[-1]

@@ -112,6 +112,7 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
     if result.dtype not in dtypes.INEXACT:
         return None
     if equation.primitive is contraction.dot_general:
+        # A product's axes are batch axes, the free axes of x, the free axes of y.
         contracted, batch = params["contract"][side], params["batch"][side]
         own = contraction.free_axes(operand.ndim, contracted, batch)
         begin = len(batch) if side == 0 else result.ndim - len(own)
@@ -124,6 +125,7 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         "output",
         1,
     ):
+        # A convolution by a kernel: groups are batch axes, OUTER are output features.
         roles, out = params["rhs"], params["out"]
         leading = (*roles[GROUP], *roles[OUTER])
         rest = (k for k in range(operand.ndim) if k not in leading)
@@ -238,9 +240,9 @@ def _scaled(
 
 
 def _packed(nibbles: Array, axis: int) -> Array:
-    """Pack two 4-bit numbers into each byte, from the two halves of ``axis``.
+    """Pack two 4-bit numbers into each byte, from two parts of ``axis``.
 
-    The lower bits have the first half, the upper bits the second, which may be shorter
+    The lower bits have the first part, the upper bits the second, which may be shorter
     by one: ``[1, 2, 3]`` becomes ``[0x31, 0x02]``.
     """
     extent = nibbles.shape[axis]
@@ -252,9 +254,9 @@ def _packed(nibbles: Array, axis: int) -> Array:
 
 
 def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
-    """Emit the product with packed weights: a product for each half, added up.
+    """Emit the product with packed weights: a product for each part, added up.
 
-    Each half of the weights is multiplied by the half of ``x`` along the contracted
+    Each part of the weights is multiplied by the part of ``x`` along the contracted
     axis.
     """
     axis, half = weights.first, stored.type.shape[weights.first]

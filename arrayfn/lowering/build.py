@@ -255,6 +255,7 @@ class _Builder:
             dtypes.uint16 if d in dtypes.HALF_PRECISION else d for d in (source, target)
         ]
         names = [short_name(d) for d in bits]
+        # Up to three steps: float32 to 16 bits, bits to bits, 16 bits to float32.
         functions: list[tuple[str, DType]] = []
         if source in dtypes.HALF_PRECISION:
             functions.append((f"convert_f32_{short_name(source)}", dtypes.uint16))

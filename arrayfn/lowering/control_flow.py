@@ -67,11 +67,13 @@ def _scan(
     length: int = params["length"]
     consts: int = params["consts"]
     carry: int = params["carry"]
+    # The body reads the loop's constants where they lie outside.
     for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
     body = block(program)
     xs_begin = consts + carry
     outputs = [_result_array(atom) for atom in program.outputs]
+    # Slices of the operands that are read, and of the stacked results.
     pairs = [
         *zip(program.inputs[xs_begin:], operands[xs_begin:], strict=True),
         *zip(outputs[carry:], equation.outputs[carry:], strict=True),

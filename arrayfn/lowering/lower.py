@@ -169,7 +169,7 @@ class Lowering:
         printed = self.printed(steps)
         self.origins.complete(printed)
         program = self.program
-        if self.constants:
+        if self.constants:  # arrays that kernels need, such as flags
             names, values = zip(*self.constants, strict=True)
             program = replace(
                 program,

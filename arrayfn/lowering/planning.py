@@ -44,8 +44,9 @@ def make_plan(
 ) -> ExecutionPlan:
     """Make a plan of ``steps``, with buffers for all arrays.
 
-    The kernels are printed. ``donated`` are the inputs that results may be written
-    over, and ``storage`` has the array in whose memory each Var is stored.
+    The kernels of ``steps`` have been printed. ``donated`` are the inputs that results
+    may be written over, and ``storage`` has the array in whose memory each Var is
+    stored.
     """
     return _Planner(program, donated, storage).plan(steps)
 

@@ -180,6 +180,7 @@ class _Merger:
         dtype, or if the rows store other elements of the array.
         """
         location = operand.array, operand.strides, operand.offset
+        # The first load or store of the rows at the same place has the value.
         for statement in self.rows.statements:
             if not isinstance(statement, (Load, Store)):
                 continue

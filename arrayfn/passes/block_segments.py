@@ -189,6 +189,7 @@ class Blocks:
         collectives or outputs read.
         """
         _, differs = segment
+        # What something outside of the segment reads.
         results = [
             var
             for equation in equations
@@ -218,6 +219,7 @@ class Blocks:
             for equation in equations:
                 add(equation)
         built = body.build([environment[var] for var in results])
+        # A scan's inputs are its constants, then its slices; there is no carry.
         inputs = [var for var, _ in (*consts, *xs)]
         builder = current_builder()
         builder.source = equations[0].source
@@ -233,6 +235,7 @@ class Blocks:
                 "unroll": 0,
             },
         )
+        # The scan stacks results along axis 0, which has extent 1 if nothing differs.
         for var, y in zip(results, outputs, strict=True):
             self.new_values[var] = (
                 y if differs else views.reshape(y, shape=var.type.shape)

@@ -73,6 +73,7 @@ class _BucketEmitter:
         One collective later computes the sums of a bucket. It is emitted before the
         first equation that reads one of them.
         """
+        # An operand that waits in a bucket is needed now.
         needed = [self.waiting[a] for a in equation.inputs if a in self.waiting]
         for key in dict.fromkeys(needed):
             self.close(key)

@@ -124,6 +124,7 @@ class _Checker:
             primitive = primitive_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
             values: Sequence[Atom] = ()
+            # in_bounds and check are replaced by their faults; other equations stay.
             if primitive is in_bounds:
                 results: Sequence[Atom] = operands
                 own_faults = self._index_faults(operands[0], equation)

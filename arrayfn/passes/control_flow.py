@@ -209,6 +209,7 @@ def _emit_scan(
             *operands[carry_begin:xs_begin],
             *(views.zeros(var.type) for var in outputs[params["carry"] :]),
         ]
+    # Simplified before, so that unused values are seen, and after constants are known.
     body = simplify(params["program"])
     loop = _Loop(
         body,
@@ -264,6 +265,7 @@ def _while_loop(
     if is_rotated:
         loop = _Loop(body, body_operands, carry, [], is_used)
     else:
+        # The condition before the first iteration is computed before the loop.
         arguments = [*cond_operands, *carry]
         (goes_on,) = current_builder().inline(condition, arguments)
         loop = _Loop(
@@ -273,7 +275,7 @@ def _while_loop(
             [],
             [*is_used, True],
         )
-    loop.narrow(always=frozenset((len(loop.carry) - 1,)))
+    loop.narrow(always=frozenset((len(loop.carry) - 1,)))  # the condition stays
     program = simplify(loop.program())
     arrays = loop.arrays()
     state = [carry.initial for carry in loop.carry.values()]

@@ -75,7 +75,7 @@ def _padded_parts(
         definition = definitions.of(x)
         if definition is None:
             return None
-        if definition.primitive is elementwise.add:
+        if definition.primitive is elementwise.add:  # a nested sum
             pending += definition.inputs
             if len(parts) + len(pending) > MAX_PARTS:
                 return None

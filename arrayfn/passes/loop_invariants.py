@@ -130,6 +130,7 @@ def _hoisted(
     body: Program = equation.params[constants.program]
     count = constants.end - constants.begin
     constant_operands = operands[constants.begin : constants.end]
+    # Emit the invariants, and what they need, on the loop's constants.
     moved_results = [v for inner in invariants for v in inner.outputs]
     before_the_loop = Program(
         body.name,
@@ -138,6 +139,7 @@ def _hoisted(
         tuple(moved_results),
     )
     results = builder.inline(before_the_loop, constant_operands)
+    # The new body has the invariants' results among its constants.
     moved = set(invariants)
     remaining = needed([q for q in body.equations if q not in moved], body.outputs)
     read = {a for q in remaining for a in q.inputs} | {*body.outputs}

@@ -58,7 +58,10 @@ def products_out_of_loops(program: Program) -> Program:
 
 
 def _has_products(equation: Equation) -> bool:
-    """Whether ``equation`` is a scan with large products."""
+    """Whether ``equation`` is a scan with large products that may be changed.
+
+    A scan with an ``unroll`` of 0 may not.
+    """
     params = equation.params
     if (
         equation.primitive.name != "scan"
@@ -143,6 +146,7 @@ class _Scan:
         products = self.products_of_inputs(summed)
         if not products:
             return
+        # A Program of the products of one iteration is mapped over the slices.
         product_results = [equation.outputs[0] for equation in products]
         inputs = [*self.consts, *self.xs]
         products_program = Program(
@@ -188,7 +192,8 @@ class _Scan:
                 continue
             if value not in addition.inputs:
                 continue
-            (term,) = [a for a in addition.inputs if a is not value] or [value]  # x + x
+            # ``value + value`` has no other term.
+            (term,) = [a for a in addition.inputs if a is not value] or [value]
             product = definitions.get(term) if isinstance(term, Var) else None
             is_used_once = all(uses[a] == 1 for a in (value, total, term))
             if product is None or not is_used_once or not _is_large(product):
@@ -208,6 +213,8 @@ class _Scan:
         The scan stacks the operands of these products that are not slices already.
         Returns the results of the original scan.
         """
+        # The new body: without the carries of the sums, and with the operands of their
+        # products as further stacked results.
         count = len(self.carry)
         state = [c for k, c in enumerate(self.carry) if k not in summed]
         ys = list(self.body.outputs[count:])
@@ -239,6 +246,8 @@ class _Scan:
         results = current_builder().emit(
             self.equation.primitive, [operand for _, operand in inputs], params
         )
+        # The results of the original scan: its carries, of which the sums are computed
+        # here, then its stacked results.
         final_state = iter(results[: len(state)])
         result_count = len(state) + len(ys)
         stacked = slices | dict(

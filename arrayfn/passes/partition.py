@@ -346,11 +346,13 @@ class Partition:
             """Return the spec of an array whose axes the factors ``axes`` index."""
             return tuple(() if f is None else chosen.get(f, ()) for f in axes)
 
+        # Operands are moved to the specs that the factors give, outputs follow.
         parts = [
             self.move(x, spec(dims))
             for x, dims in zip(operands, equation_factors.inputs, strict=True)
         ]
         outputs = [spec(dims) for dims in equation_factors.outputs]
+        # Params that contain extents, such as a shape, become those of a part.
         params = equation.params
         if equation_factors.localize is not None:
             whole_shape = equation.outputs[0].type.shape
@@ -359,6 +361,7 @@ class Partition:
             params = equation_factors.localize(
                 params, shapes, sharding.shard_shape(whole_shape)
             )
+        # A mesh axis that cuts a reduced factor leaves partial results.
         sums = [
             (axis, op)
             for f, op in equation_factors.reduced.items()
@@ -407,6 +410,7 @@ class Partition:
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
             emitter = _with_indices(self.mesh, builder, self.within)
+            # Move the indices, which were added last, to position ``front``.
             count = len(inputs)
             all_inputs = builder.inputs
             builder.inputs = [

@@ -152,6 +152,7 @@ def _device_program(
             if dim is not None:
                 values.append(_split(x, dim, count))
             elif k == index:
+                # The indices of the device's blocks: index * count + (0, 1, ...).
                 numbers = views.iota(shape=(count,), axis=0, dtype=dtypes.int32)
                 first = views.broadcast_in_dim(e.mul(x, count), shape=(count,), axes=())
                 values.append(e.add(first, numbers))

@@ -57,12 +57,13 @@ def _scan(
     fixed, state = operands[:consts], operands[consts : consts + carry]
     xs = [emitter.with_whole_first_axis(x) for x in operands[consts + carry :]]
     fixed_specs = [x.spec for x in fixed]
-    slices = [x.spec[1:] for x in xs]
+    slices = [x.spec[1:] for x in xs]  # specs of one slice, without the first axis
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
         """Return the specs of the body's results, given those of its carry."""
         return emitter.local_program(body, [*fixed_specs, *specs, *slices])[1]
 
+    # The specs of the carry, and those of the results that are stacked.
     kept = _stable_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
     body_part, _ = emitter.local_program(
@@ -99,6 +100,7 @@ def _while(
     )
     body_specs = [x.spec for x in for_body]
     body, condition = params["body_program"], params["cond_program"]
+    # The specs of the carry. The condition's result is whole on every device.
     kept = _stable_specs(
         [x.spec for x in state],
         lambda specs: emitter.local_program(body, [*body_specs, *specs])[1],

@@ -120,6 +120,7 @@ def pmap(
                 f"{shown_name(fun)} was called with {plural(len(args), 'argument')}",
                 user_location(),
             )
+        # Keyword arguments are passed by position from here on.
         count, names = len(args), list(kwargs)
         args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {

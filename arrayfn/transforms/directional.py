@@ -78,6 +78,7 @@ def jvp(
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(tangent_leaves, wrt, strict=True) if wanted]
     results = apply_program(program, [*leaves, *captured, *directions], once=True)
+    # The results are the outputs, then their tangents, those of aux included.
     outputs = len(traced.program.outputs)
     values, derivatives = results[:outputs], results[outputs:]
     if not has_aux:

@@ -101,6 +101,7 @@ def value_and_grad(
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
         leaves = tree.leaves((args, kwargs))
+        # Leaves that neither this derivative nor an enclosing one is taken by.
         fixed = [not (w or may_vary(x)) for w, x in zip(wrt, leaves, strict=True)]
         traced = trace_function(of_arrays, args, kwargs, fixed=fixed)
         program, out_tree = traced.program, traced.out_tree
@@ -111,6 +112,7 @@ def value_and_grad(
         wrt += [False] * len(traced.trace.captured)
         operands = [*leaves, *traced.trace.captured]
         results = apply_program(grad_program(program, wrt), operands, once=True)
+        # The results are the outputs (the value, then aux), then the gradients.
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]
         ordered = _in_order_of(chosen, args, gradients)
@@ -372,7 +374,10 @@ def _is_inexact(leaf: Any) -> bool:
 
 
 def _fixed(leaf: Any, varies: bool) -> Any:
-    """Return the gradient by an integer: zeros, or a position of ``tree.Indexed``."""
+    """Return what stands for the gradient by an integer ``leaf``: zeros.
+
+    Unless it ``varies``, the leaf is a position of ``tree.Indexed``, and is returned.
+    """
     return np.zeros(leaf_type(leaf).shape) if varies else leaf
 
 

@@ -231,6 +231,7 @@ def hessian(
             ]
             return _single_or_all(tree.unflatten(structure, inner), argnums)
 
+        # ``count`` leaves for each output: the gradients by each argument.
         flat, count = tree.leaves(derivatives), len(types)
         starts = range(0, len(flat), max(1, count))
         of_outputs = [nested(_blocks(flat[k : k + count], types)) for k in starts]

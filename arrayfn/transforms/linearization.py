@@ -71,12 +71,14 @@ def split(
             continue
         primitive = primitive_of(equation)
         if isinstance(primitive.split, OverPrograms):
+            # A loop or call becomes equations on both sides.
             before, after = primitive.split.rule(split, equation, operands_vary)
             known += before
         else:
             after = [equation]
         linear += after
         varying.update(v for emitted in after for v in emitted.outputs)
+    # The known Program returns its outputs and what the linear one reads of it.
     is_unknown = [
         is_linear or atom in varying
         for atom, is_linear in zip(program.outputs, linear_outputs, strict=True)

@@ -99,6 +99,7 @@ def shard_map(
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
         name = shown_name(function)
+        # The specs of arguments; leaves that are no arrays are bound to the function.
         around, mesh = _mesh_around(name, chosen_mesh)
         axes = _own_axes(mesh, axis_names, around)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
@@ -111,6 +112,7 @@ def shard_map(
             specs = [spec for k, spec in enumerate(specs) if k not in objects]
             leaves = [leaf for k, leaf in enumerate(leaves) if k not in objects]
             member_args = tuple(leaves)
+        # Trace the function of one member, whose inputs have the types of parts.
         types = [
             _part_type(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
@@ -128,6 +130,7 @@ def shard_map(
             varying=check_vma,
         )
         captured = traced.trace.captured
+        # The specs of results, for which a tree like the result is needed.
         out_tree = traced.out_tree
         placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         outs = _specs_of_leaves("out_specs", out_specs, placeholder, mesh, name)

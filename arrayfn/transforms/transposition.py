@@ -78,6 +78,8 @@ def pull_back(
     those of the outputs. A cotangent of None is zero. Equations that depend on no
     linear input are emitted first; the others are transposed, from last to first.
     """
+    # Split the equations: what depends on linear inputs is transposed, and the rest is
+    # computed.
     known: dict[Var, Atom] = dict(zip(program.inputs, saved, strict=False))
     linear: set[Var] = set(program.inputs[len(saved) :])
     linear_equations: list[Equation] = []

@@ -140,6 +140,8 @@ class Merging(AxisMatching):
             return self.same_reduction(equation, other, group)
         if not self.is_full(own, group):
             return None
+        # The value of ``other`` has the shape of the equation's, so axis k of one is
+        # axis k of the other.
         for atom in equation.inputs:
             if not isinstance(atom, Var):
                 continue
@@ -163,9 +165,10 @@ class Merging(AxisMatching):
     def with_free_axes(
         self, pairs: dict[int, int], other: Group, group: Group
     ) -> dict[int, int] | None:
-        """Extend ``pairs`` by an axis of ``group`` for each other axis of ``other``.
+        """Extend ``pairs`` to all axes of ``other``: map them to axes of ``group``.
 
-        That is the first free axis of the same extent. None if there is none.
+        An axis that ``pairs`` lacks gets the first free axis of ``group`` with the same
+        extent. None if there is none.
         """
         free = [i for i in range(len(group.extents)) if i not in pairs.values()]
         for axis, extent in enumerate(other.extents):

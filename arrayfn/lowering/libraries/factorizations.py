@@ -241,6 +241,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
+    # The first call leaves the reflectors of the reduction for the second one.
     reflectors = Var(ArrayType((n, n), x.dtype))
     taus = Var(ArrayType((n,), x.dtype))
     yield LibraryCall(

@@ -90,12 +90,14 @@ def _sorted(
     dtype, n = x.type.dtype, x.type.shape[-1]
     rows = math.prod(x.type.shape[:-1])
     packed = name == "argsort" and dtype.itemsize <= 4
+    # A packed key is a 64-bit integer of value and position; others are the values.
     key_dtype = index if packed else dtype
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    passes = chunks.bit_length() - 1
+    passes = chunks.bit_length() - 1  # chunks is a power of two; each pass halves it
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
+    # Passes alternate between the buffers; the last one must write the output.
     buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]
     integers = {"n": n}
     if packed or name == "sort":
@@ -119,8 +121,8 @@ def _sorted(
         library="NumPy",
     )
     for number in range(passes):
-        run = chunk << number
-        parts = -(-2 * run // MERGE_PART)
+        run = chunk << number  # the length of a sorted run before this pass
+        parts = -(-2 * run // MERGE_PART)  # items that merge one pair of runs
         yield LibraryCall(
             provider=f"merge_{dtypes.short_name(key_dtype)}",
             reads={"runs": Pointer(buffers[number % 2])},

@@ -33,6 +33,7 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     params = equation.params
     type = equation.outputs[0].type
     rows, columns = type.shape[-2:]
+    # The matrix has n rows; there are ``sides`` right-hand sides for each.
     n, sides = (rows, columns) if params["left"] else (columns, rows)
     count = math.prod(type.shape[:-2])
     chunk = CHUNK if count >= FEW else min(CHUNK, max(FEWEST, -(-sides // PARTS)))

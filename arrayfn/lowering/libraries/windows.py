@@ -121,6 +121,7 @@ def _left_product(
     """
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (integers[name] for name in "mnk")
+    # As many rows as have windows that fit into scratch memory.
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
     suffix, room, library = _multiplied(call, tile, n, k)
     product = replace(
@@ -156,6 +157,8 @@ def _right_product(
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
     cut, extent, inner = _cut(dimensions, n)
+    # An item has ``tile`` indices of the axis, whose windows fit into scratch memory.
+    # There are a multiple of ITEMS items, if tiles do not become too small for that.
     smallest = -(-PACKED_ROWS // (2 * inner))
     max_tile = max(smallest, SCRATCH // (k * size * inner))
     tiles = -(-extent // min(max_tile, extent))
@@ -210,6 +213,7 @@ def _sum_over_windows(
     gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
     m, n, k = (gemm_integers[name] for name in "mnk")
+    # In this order: parts of the sum, pieces of the columns, windows at a time.
     parts = max(1, min(ITEMS, k // PACKED_ROWS))
     part = -(-k // parts)
     cut, extent, inner = _cut(dimensions, m)
@@ -274,6 +278,7 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
     operands: list[ArrayOperand] = []
     statements: list[Statement] = []
     total: Value | None = None
+    # total = part_0 + part_1 + ..., each loaded at a distance of ``size`` elements.
     for number in range(parts):
         operands.append(ArrayOperand(sums, dtype, (1,), number * size, False))
         value = Value(f"part_{number}", dtype)
@@ -337,6 +342,7 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     dimensions = {"problem": [], "row": [], "column": []}
     strides = zip(nest.axes, source.strides, target.strides, strict=True)
     pieces = [(axis.extent, step, position) for axis, step, position in strides]
+    # Cut axes where they cross from columns to rows, and from rows to the batch.
     for border in (columns, rows * columns):
         pieces = [part for piece in pieces for part in _split_at(*piece, border)]
     for extent, step, position in pieces:

@@ -154,6 +154,7 @@ class _Call:
                 user_location(),
             )
         what = f"the batching rule of {self.name}"
+        # The rule gets flags in the arguments' structure, and placeholders.
         in_batched = list(tree.unflatten(self.structure, list(mapped[:own])))
         arguments = [
             struct(mapped_type(type, size) if is_mapped else type)
@@ -180,6 +181,7 @@ class _Call:
             with_values=False,
         )
         alone = closed(what, traced, own)
+        # Add an unused input for each captured value.
         builder = ProgramBuilder(alone.name)
         with builder:
             inputs = builder.inputs_of(alone)

@@ -134,6 +134,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
             result = rule(ct)
             return (result,) if count == 1 and not isinstance(result, tuple) else result
 
+        # Trace the rule now: as a Program, it can be part of the residuals.
         example = tree.map(lambda y: struct(leaf_type(y)), value)
         traced = trace_function(cotangents, (example,), {}, with_values=False)
         saved = [held(x) for x in traced.trace.captured]

@@ -194,7 +194,10 @@ class _JvpCall(Call):
         is_zero: list[bool] = []
 
         def derivative(primals: Any, nonzero: list[Any]) -> list[Any]:
-            """Return the leaves of the rule's value and of its tangent, checked."""
+            """Return the leaves of the rule's value and of its tangent, checked.
+
+            Tangents that are symbolic zeros are left out, and marked in ``is_zero``.
+            """
             tangents = tree.unflatten(
                 self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )

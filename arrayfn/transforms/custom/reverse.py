@@ -124,6 +124,7 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         )
         own, count = len(call.leaf_types), len(body.program.outputs)
         if self._symbolic_zeros or self.within_rules.value:
+            # Trace the rules later, when it is known which inputs vary.
             extra, (in_body,) = closed_over([(body, own)])
             unused = [leaf_type(value) for value in extra]
             forward: custom_rules.Rule = FUNCTIONS.name(
