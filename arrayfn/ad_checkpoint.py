@@ -132,7 +132,7 @@ def _by_position(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """The checkpointed function, with all arguments by position."""
+        """Return the checkpointed function, with all arguments by position."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return inner(*bound.args, **bound.kwargs)
@@ -148,7 +148,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """
 
     def named(leaf: Any) -> Any:
-        """The leaf with its name, if it is traced."""
+        """Return the leaf with its name, if it is traced."""
         if not is_staged([leaf]):
             return leaf
         return apply(rematerialization.checkpoint_name, leaf, name=name)

@@ -138,7 +138,7 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _refused(x: Any, why: str) -> ArgumentError:
-    """The error for ``x``, an array that cannot be read, and ``why``."""
+    """Return the error for ``x``, an array that cannot be read, and ``why``."""
     cls = type(x)
     return ArgumentError(
         f"an array of {cls.__module__}.{cls.__qualname__} cannot be read: {why}",

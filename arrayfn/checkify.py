@@ -89,12 +89,12 @@ class Error:
         self.numbers = tuple(numbers)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Site, ...]]:
-        """The numbers as children, and the sites, which are static."""
+        """Return the numbers as children, and the sites, which are static."""
         return self.numbers, self.sites
 
     @classmethod
     def tree_unflatten(cls, sites: tuple[Site, ...], numbers: Sequence[Any]) -> Error:
-        """The Error of these numbers."""
+        """Return the Error of these numbers."""
         return cls(sites, numbers)
 
     def get(self) -> str | None:
@@ -103,7 +103,7 @@ class Error:
         return None if error is None else error.message
 
     def get_exception(self) -> ArrayfnError | None:
-        """The error that ``throw`` would raise, with the user's line, or None.
+        """Return the error that ``throw`` would raise, with the user's line, or None.
 
         Its class is the one that ``jit(f, checks=...)`` raises: CheckError,
         OutOfBoundsError, NotFiniteError or DivisionByZeroError.

@@ -67,7 +67,7 @@ def save_only_these_names(*names: str) -> Policy:
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """A policy that keeps values with a name other than these."""
+    """Return a policy that keeps values with a name other than these."""
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
@@ -79,7 +79,7 @@ def save_any_names_but_these(*names: str) -> Policy:
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """A policy that keeps all values but those with one of these names.
+    """Return a policy that keeps all values but those with one of these names.
 
     ``checkpoint_name(x, "hidden")`` gives x a name. Other values are computed again
     where the derivative needs them. A name that no value has changes nothing.
@@ -95,7 +95,7 @@ def save_anything_except_these_names(*names: str) -> Policy:
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """A policy that keeps a value if one of the two policies does.
+    """Return a policy that keeps a value if one of the two policies does.
 
     Like all policies, both take a primitive, the types of its operands and its
     parameters. They return whether to keep the results.

@@ -27,13 +27,13 @@ def sequential_vmap(f: Callable[P, R]) -> custom_vmap[P, R]:
 
     @mapped_function.def_vmap
     def rule(axis_size: int, in_batched: Sequence[Any], *args: Any) -> tuple[Any, bool]:
-        """The results of one member after the other, all of them mapped."""
+        """Return the results of one member after the other, all of them mapped."""
         leaves, structure = tree.flatten(args)
         flags = tree.leaves(tuple(in_batched))
         mapped = [x for x, is_mapped in zip(leaves, flags, strict=True) if is_mapped]
 
         def one(members: list[Any]) -> Any:
-            """The result of one member."""
+            """Return the result of one member."""
             next_members = iter(members)
             own = [
                 next(next_members) if is_mapped else x

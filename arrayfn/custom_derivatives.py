@@ -31,7 +31,7 @@ __all__ = [
 
 
 def custom_vjp_primal_tree_values(tree_: Any) -> Any:
-    """The values of a tree of ``CustomVJPPrimal``, which forward rules get.
+    """Return the values of a tree of ``CustomVJPPrimal``, which forward rules get.
 
     >>> custom_vjp_primal_tree_values({"x": CustomVJPPrimal(2.0, True)})
     {'x': 2.0}
@@ -40,7 +40,7 @@ def custom_vjp_primal_tree_values(tree_: Any) -> Any:
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """The zero tangent of each leaf of ``val``.
+    """Return the zero tangent of each leaf of ``val``.
 
     With ``symbolic_zeros``, each zero tangent is a ``SymbolicZero``.
 
@@ -50,7 +50,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     """
 
     def zero(x: Any) -> Any:
-        """The zero tangent of one leaf."""
+        """Return the zero tangent of one leaf."""
         type = leaf_type(x)
         return SymbolicZero(type.shape, type.dtype) if symbolic_zeros else zeros(type)
 

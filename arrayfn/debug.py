@@ -34,7 +34,7 @@ def named_scope(name: str) -> Generator[None]:
 
 
 def named_call(fun: Callable[P, R], *, name: str | None = None) -> Callable[P, R]:
-    """``fun`` in a ``named_scope`` of this name, by default its own.
+    """Return ``fun`` in a ``named_scope`` of this name, by default its own.
 
     >>> named_call(abs, name="magnitude")(-2.0)
     2.0

@@ -163,7 +163,7 @@ def check_numeric(dtype: DType) -> None:
 
 
 def storage_error(name: str, dtype: DType) -> DTypeError:
-    """The error of an operation ``name`` on arrays of a storage type."""
+    """Return the error of an operation ``name`` on arrays of a storage type."""
     wide = "int8" if dtype in INT4 else "float32"
     return DTypeError(
         f"{name} takes no arrays of {short_name(dtype)}, which is for storage; convert "
@@ -173,7 +173,7 @@ def storage_error(name: str, dtype: DType) -> DTypeError:
 
 
 def _unknown(dtype: Any) -> TypeError:
-    """The error for a ``dtype`` that arrayfn has not."""
+    """Return the error for a ``dtype`` that arrayfn has not."""
     known = [each.name for each in SHORT_NAMES]
     message = f"arrayfn has no data type {dtype!r}; it has {', '.join(known)}"
     if isinstance(dtype, str):
@@ -185,7 +185,7 @@ def _unknown(dtype: Any) -> TypeError:
 
 
 def short_name(dtype: DType) -> str:
-    """The name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
+    """Return the name of ``dtype`` in Programs and kernels: ``f32`` for float32."""
     return KEY.name if dtype is KEY else SHORT_NAMES[dtype]
 
 
@@ -226,13 +226,13 @@ def plain_scalar(value: Any) -> PythonScalar:
 
 
 def weak_dtype(value: PythonScalar) -> DType:
-    """The data type of a Python scalar if no other operand decides it."""
+    """Return the data type of a Python scalar if no other operand decides it."""
     found = _WEAK_DTYPES.get(type(value))
     return _WEAK_DTYPES[_scalar_class(value)] if found is None else found
 
 
 def _scalar_class(value: object) -> type[int | float | complex]:
-    """The built-in class that the class of ``value`` is derived from."""
+    """Return the built-in class that the class of ``value`` is derived from."""
     if isinstance(value, int):
         return int
     return float if isinstance(value, float) else complex

@@ -36,7 +36,7 @@ class SourceLocation:
 
 
 def printable(text: str) -> str:
-    r"""``text`` in one line, with line ends and invisible characters escaped.
+    r"""Return ``text`` in one line, with line ends and invisible characters escaped.
 
     >>> printable("model.py\rimport os")
     'model.py\\rimport os'
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``count`` and ``noun``, in the plural unless ``count`` is 1.
+    """Return ``count`` and ``noun``, in the plural unless ``count`` is 1.
 
     >>> plural(1, "step"), plural(2, "axis"), plural(0, "entry")
     ('1 step', '2 axes', '0 entries')
@@ -58,7 +58,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def readable_file(file: str) -> str:
-    """The user's name for ``file``, such as the number of a notebook's cell."""
+    """Return the user's name for ``file``, such as the number of a notebook's cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     label = shell.compile.format_code_name(file) if shell is not None else None
@@ -66,7 +66,7 @@ def readable_file(file: str) -> str:
 
 
 def user_location() -> SourceLocation | None:
-    """The innermost running line of the user's code.
+    """Return the innermost running line of the user's code.
 
     That is code outside arrayfn, Python, NumPy, SciPy, pandas and optree.
     """

@@ -37,7 +37,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     common_dtype = dtype if all(t.dtype == dtype for t in types) else None
 
     def unravel(vector: Any) -> Any:
-        """The pytree whose leaves are the parts of ``vector``."""
+        """Return the pytree whose leaves are the parts of ``vector``."""
         shape = leaf_type(vector).shape
         if shape != (sum(sizes),):
             raise ShapeError(

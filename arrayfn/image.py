@@ -33,7 +33,7 @@ class ResizeMethod(Enum):
 
     @staticmethod
     def from_string(s: str) -> ResizeMethod:
-        """The method of this name, such as "bilinear".
+        """Return the method of this name, such as "bilinear".
 
         Raises ArgumentError if there is no such method.
         """
@@ -60,12 +60,12 @@ _METHODS: Final = {
 
 
 def _triangle(x: Array) -> Array:
-    """The kernel of linear interpolation at the distance ``x``."""
+    """Return the kernel of linear interpolation at the distance ``x``."""
     return anp.maximum(0.0, 1.0 - x)
 
 
 def _cubic(x: Array, a: float = -0.5) -> Array:
-    """The cubic kernel with the parameter ``a`` at the distance ``x``.
+    """Return the cubic kernel with the parameter ``a`` at the distance ``x``.
 
     Keys, Cubic convolution interpolation for digital image processing, 1981.
     """
@@ -75,7 +75,7 @@ def _cubic(x: Array, a: float = -0.5) -> Array:
 
 
 def _sharper_cubic(x: Array) -> Array:
-    """The cubic kernel of PyTorch and OpenCV at the distance ``x``."""
+    """Return the cubic kernel of PyTorch and OpenCV at the distance ``x``."""
     return _cubic(x, -0.75)
 
 
@@ -83,7 +83,7 @@ def _lanczos(radius: float) -> Callable[[Array], Array]:
     """Return the kernel sinc(x) sinc(x / radius) up to the radius (Duchon, 1979)."""
 
     def kernel(x: Array) -> Array:
-        """The kernel at the distance ``x``."""
+        """Return the kernel at the distance ``x``."""
         window = anp.sinc(x) * anp.sinc(x / radius)
         return anp.where(x > radius, 0.0, window)
 

@@ -63,7 +63,7 @@ def segment_prod(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The product of the rows of each segment, or 1: see ``segment_sum``.
+    """Return the product of the rows of each segment, or 1: see ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -87,7 +87,7 @@ def segment_max(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The maximum of the rows of each segment: see ``segment_sum``.
+    """Return the maximum of the rows of each segment: see ``segment_sum``.
 
     An empty segment gives the smallest number of the dtype.
 
@@ -118,7 +118,7 @@ def segment_min(
     bucket_size: int | None = None,
     mode: str = "drop",
 ) -> Array:
-    """The minimum of the rows of each segment: see ``segment_sum``.
+    """Return the minimum of the rows of each segment: see ``segment_sum``.
 
     An empty segment gives the largest number of the dtype.
 

@@ -134,7 +134,7 @@ def _array(name: str, entry: Mapping[str, Any]) -> Array:
 
 
 def _package() -> Any:
-    """The package safetensors; ArgumentError if it is not installed."""
+    """Return the package safetensors; ArgumentError if it is not installed."""
     try:
         import_module("safetensors.numpy")
         return import_module("safetensors")

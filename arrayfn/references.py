@@ -15,7 +15,7 @@ __all__ = ["Ref", "empty_ref", "freeze", "new_ref"]
 
 
 def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> Ref:
-    """A Ref: a reference to an array that can be written to.
+    """Return a Ref: a reference to an array that can be written to.
 
     The array is at first ``init_val``. ``ref[...]`` reads it, and ``ref[i] = y`` and
     ``ref[...] += y`` write to it. In a traced function a Ref stands for updates of a
@@ -58,7 +58,7 @@ def empty_ref(ty: Any, memory_space: None = None) -> Ref:
 
 
 def freeze(ref: Ref) -> Any:
-    """The value of ``ref``, which must not be used afterwards.
+    """Return the value of ``ref``, which must not be used afterwards.
 
     >>> freeze(new_ref(2.0))
     array(2.)

@@ -150,7 +150,7 @@ def _check(
             cotangents = directions.like(f(*args))
 
             def backward(*primals: Any) -> Any:
-                """The cotangents of the arguments, which are checked in turn."""
+                """Return the cotangents of the arguments, which are checked in turn."""
                 return vjp(f, *primals)[1](cotangents)
 
             backward.__name__ = f"vjp of {name}"
@@ -158,7 +158,7 @@ def _check(
 
 
 def _name(f: Function) -> str:
-    """The name of ``f`` in messages."""
+    """Return the name of ``f`` in messages."""
     return getattr(f, "__name__", type(f).__name__)
 
 
@@ -188,7 +188,7 @@ class _Directions:
         return tree.map(self._one, value)
 
     def _one(self, leaf: Any) -> Any:
-        """Normal random numbers like ``leaf``; zeros for integers."""
+        """Return normal random numbers like ``leaf``; zeros for integers."""
         type = leaf_type(leaf)
         if type.dtype not in dtypes.INEXACT:
             return np.zeros(type.shape, type.dtype)
@@ -199,16 +199,16 @@ class _Directions:
 
 
 def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:
-    """The central difference of ``f`` at ``args`` along ``tangents``.
+    """Return the central difference of ``f`` at ``args`` along ``tangents``.
 
     ``eps`` is the step.
     """
 
     def moved(step: float) -> Any:
-        """The value at ``args``, moved by ``step`` times the tangents."""
+        """Return the value at ``args``, moved by ``step`` times the tangents."""
 
         def one(leaf: Any, tangent: Any) -> Any:
-            """The moved leaf, in its dtype."""
+            """Return the moved leaf, in its dtype."""
             if not _is_inexact(leaf):
                 return leaf
             exact = np.asarray(leaf) + np.asarray(step * tangent)
@@ -217,7 +217,7 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
         return f(*tree.map(one, tuple(args), tangents))
 
     def quotient(high: Any, low: Any) -> Any:
-        """The difference of two values over the distance; zeros for integers."""
+        """Return the difference of two values over the distance; zeros for integers."""
         if not _is_inexact(high):
             return np.zeros(leaf_type(high).shape)
         return (np.asarray(high) - np.asarray(low)) / np.asarray(2.0 * eps)
@@ -226,7 +226,7 @@ def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> 
 
 
 def _inner(first: Any, second: Any) -> Any:
-    """The inner product of two pytrees, in float64 or wider.
+    """Return the inner product of two pytrees, in float64 or wider.
 
     It is the real part of the sum of products over all leaves of ``first`` and
     ``second``.

@@ -37,7 +37,7 @@ _ATTRS_FIELDS: Final = "__attrs_attrs__"
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
-    """The leaves of ``tree`` in order, and its structure.
+    """Return the leaves of ``tree`` in order, and its structure.
 
     A node that ``is_leaf`` accepts is a leaf.
 
@@ -49,7 +49,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
 
 
 def text_of(structure: TreeDef) -> str:
-    """The short text of ``structure`` that errors show; ``*`` is an array.
+    """Return the short text of ``structure`` that errors show; ``*`` is an array.
 
     >>> text_of(structure({"a": 1, "b": (2, 3)}))
     "{'a': *, 'b': (*, *)}"
@@ -77,17 +77,17 @@ def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure ``treedef`` with these leaves."""
+    """Return the tree of structure ``treedef`` with these leaves."""
     return optree.tree_unflatten(treedef, leaves)
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of ``tree`` in order."""
+    """Return the leaves of ``tree`` in order."""
     return list(optree.tree_leaves(tree, is_leaf, namespace=_OWN))
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
-    """The structure of ``tree``."""
+    """Return the structure of ``tree``."""
     return optree.tree_structure(tree, is_leaf, namespace=_OWN)
 
 
@@ -194,7 +194,7 @@ def flatten_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> tuple[list[tuple[Path, Any]], TreeDef]:
-    """The pairs (path, leaf) of all leaves, and the structure of ``tree``.
+    """Return the pairs (path, leaf) of all leaves, and the structure of ``tree``.
 
     A path is a tuple of keys, such as ``DictKey("w")``. ``keystr`` prints a path.
     Calling a path with a tree gives the part of the tree at this path. With
@@ -214,7 +214,7 @@ def leaves_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> list[tuple[Path, Any]]:
-    """The pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
+    """Return the pairs (path, leaf) of all leaves; see ``flatten_with_path``."""
     return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
@@ -239,7 +239,7 @@ def map_with_path(
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf, written as an index.
+    """Return the path of each leaf, written as an index.
 
     >>> paths({"w": (1, 2)})
     ["['w'][0]", "['w'][1]"]
@@ -286,7 +286,7 @@ def one_level(
 
 
 def registered() -> dict[type, Callable[[Any, Any], Any]]:
-    """The classes that are nodes, each with its ``make(metadata, children)``."""
+    """Return the classes that are nodes, each with its ``make(metadata, children)``."""
     entries = optree.register_pytree_node.get(namespace=_OWN)  # type: ignore[attr-defined]
     return {cls: entry.unflatten_func for cls, entry in entries.items()}
 
@@ -412,12 +412,12 @@ class Partial(functools.partial[Any]):
         return super().__new__(cls, func, *args, **keywords)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
-        """The arguments as children, and the function as metadata."""
+        """Return the arguments as children, and the function as metadata."""
         return (self.args, self.keywords), self.func
 
     @classmethod
     def tree_unflatten(cls, function: Any, held: tuple[Any, Any]) -> Self:
-        """The function with these arguments."""
+        """Return the function with these arguments."""
         arguments, keywords = held
         return cls(function, *arguments, **keywords)
 
@@ -484,7 +484,7 @@ def register_static(cls: C) -> C:
 
 
 def static(**options: Any) -> Any:
-    """A ``dataclasses.field`` that is part of the structure, not a child.
+    """Return a ``dataclasses.field`` that is part of the structure, not a child.
 
     >>> from dataclasses import dataclass
     >>> @register_dataclass
@@ -544,7 +544,7 @@ def register_dataclass(
         return tuple(getattr(node, name) for name in data), static, data
 
     def build(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
-        """The object with these fields."""
+        """Return the object with these fields."""
         fields = dict(zip(data, children, strict=True))
         fields.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in fields.items()})

@@ -139,7 +139,7 @@ class NamedEntry(optree.PyTreeEntry):
 
 
 def key_of(entry: optree.PyTreeEntry) -> Any:
-    """The key that an entry of optree stands for."""
+    """Return the key that an entry of optree stands for."""
     if isinstance(entry, NamedEntry):
         return entry.entry
     if isinstance(entry, optree.NamedTupleEntry):
@@ -171,7 +171,7 @@ def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
 
 
 def keyed_children(node: Any) -> list[tuple[Any, Any]]:
-    """Pairs of key and child of a node, in order; none for a leaf."""
+    """Return pairs of key and child of a node, in order; none for a leaf."""
     if optree.tree_is_leaf(node, **_OPTIONS):
         return []
     found = optree.tree_flatten_one_level(node, **_OPTIONS)

@@ -102,7 +102,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures of a structure's children.
+    """Return the structures of a structure's children.
 
     >>> treedef_children(tree_structure((1.0, [2.0]))) == [
     ...     tree_structure(1.0),
@@ -123,7 +123,7 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees with these structures.
+    """Return the structure of a tuple of trees with these structures.
 
     >>> treedef_tuple([tree_structure(1.0)]) == tree_structure((2.0,))
     True

@@ -247,7 +247,7 @@ def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
 
 
 def _random(type: ArrayType, random: np.random.Generator) -> Array:
-    """Random values of ``type``; integers are 0 and 1."""
+    """Return random values of ``type``; integers are 0 and 1."""
     if type.dtype in dtypes.INEXACT:
         return np.asarray(random.standard_normal(type.shape)).astype(type.dtype)
     return np.asarray(random.integers(0, 2, type.shape)).astype(type.dtype)

@@ -199,7 +199,7 @@ def _offsets(compiled: CompiledProgram) -> list[int]:
 
 
 def _aligned(nbytes: int) -> int:
-    """``nbytes``, rounded up to a multiple of ``_LINE``."""
+    """Round ``nbytes`` up to a multiple of ``_LINE``."""
     return -(-nbytes // _LINE) * _LINE
 
 

@@ -113,7 +113,10 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles what ``_Pickler`` writes, with only classes of arrayfn and NumPy."""
+    """Unpickles what ``_Pickler`` writes, with only classes of arrayfn and NumPy.
+
+    ``captured`` must be set to the captured arrays before the plan is loaded.
+    """
 
     captured: Sequence[Array] = ()
 

@@ -47,7 +47,7 @@ class OpenText:
     example: Sizes
 
     def described(self) -> dict[str, Any]:
-        """All but the template as JSON, which ``open_text_from`` reads."""
+        """Describe all but the template as JSON, which ``open_text_from`` reads."""
         limits = {d.name: [d.minimum, d.maximum, d.multiple_of] for d in self.dims}
         extents = [list(shape) for shape in self.extents]
         return {"dims": limits, "extents": extents, "example": dict(self.example)}

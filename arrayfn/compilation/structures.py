@@ -47,7 +47,7 @@ def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
 
 
 def _as_json(value: Any) -> Any:
-    """``value``, a pytree of numbers, as JSON."""
+    """Convert ``value``, a pytree of numbers, to JSON."""
     if value is None or type(value) is int:
         return value
     cls = type(value)

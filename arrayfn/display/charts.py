@@ -150,7 +150,7 @@ def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """``words`` at (x, y), as SVG."""
+    """Return ``words`` at (x, y), as SVG."""
     return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{words}</text>"
 
 

@@ -101,7 +101,7 @@ def with_rounding(
 
 
 def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
-    """``s``, and the statement that rounds its result to ``dtype``."""
+    """Return ``s`` with an unrounded result, and a statement that rounds that."""
     unrounded = Value(f"{s.result.name}_wide", float32, half=True)
     level = "outer" if isinstance(s, Reduce) else s.level
     stage = s.stage + 1 if isinstance(s, Reduce) else s.stage

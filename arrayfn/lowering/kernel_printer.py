@@ -269,11 +269,11 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
     def widen_loaded(self, operand: int, text: str) -> str:
-        """``text``, an element of ``operand``, widened to its compute dtype."""
+        """Widen ``text``, an element of ``operand``, to its compute dtype."""
         return self.widen(self.nest.operands[operand].dtype, text)
 
     def widen(self, dtype: DType, text: str) -> str:
-        """``text``, an element as stored, converted to its compute dtype."""
+        """Convert ``text``, an element as it is stored, to its compute dtype."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_u8_bool')}({text})"
         if dtype in dtypes.HALF_PRECISION:
@@ -281,7 +281,7 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def narrow(self, dtype: DType, text: str) -> str:
-        """``text``, of the compute dtype, converted to the dtype that is stored."""
+        """Convert ``text``, of the compute dtype, to the dtype that is stored."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_bool_u8')}({text})"
         if dtype in dtypes.HALF_PRECISION:

@@ -271,7 +271,7 @@ class KernelText(Body):
         return names
 
     def operand_statements(self) -> list[tuple[int, Statement]]:
-        """Each operand's number, with the last statement that accesses it."""
+        """Return each operand's number, with the last statement that accesses it."""
         last: dict[int, Statement] = {}
         for statement in self.nest.statements:
             if isinstance(statement, (Load, Store)):
@@ -381,7 +381,7 @@ def signature(parameters: Iterable[Parameter]) -> str:
 
 
 def shortened(title: str) -> str:
-    """``title``, cut to the width of a line."""
+    """Cut ``title`` to the width of a line."""
     return title if len(title) <= WIDTH else title[: WIDTH - 3] + "..."
 
 

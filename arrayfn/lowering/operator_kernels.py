@@ -30,7 +30,7 @@ VMAP_METHODS: Final = get_args(VmapMethod)
 
 
 def row_major_only(type: ArrayType, offset: int) -> bool:
-    """Accepts no view: each operand and each result must be a row-major array."""
+    """Return False: each operand and each result must be a row-major array."""
     return False
 
 
@@ -118,7 +118,11 @@ def operators_of(program: Program) -> Iterator[str]:
 
 
 def _is_noted(kernel: OperatorKernel) -> bool:
-    """Whether transformations that use the body instead of ``kernel`` warn."""
+    """Whether transformations that use the body instead of ``kernel`` warn.
+
+    They do not for a kernel that is not compared with the body, nor for one that was
+    made of the body's source.
+    """
     return kernel.check is not False and not kernel.compiles_body
 
 

@@ -412,7 +412,7 @@ class _PlanText:
     number: int = 0
 
     def text(self) -> list[tuple[str, int | None]]:
-        """All lines: the totals, the buffers, then the steps."""
+        """Return all lines: the totals, the buffers, then the steps."""
         plan = self.plan
         self.steps(plan.steps, "  ")
         sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"

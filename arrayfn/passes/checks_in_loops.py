@@ -93,6 +93,7 @@ def _while_loop(
     if checked_condition is not None:
         arguments = [*operands[:cond_end], *results]
         _, *last_values, last_fault = current_builder().inline(condition, arguments)
+        # The condition's values come first. They stay if the body has had a fault.
         pairs = zip(values, last_values, strict=False)
         values[: len(last_values)] = [_unless_fault(fault, y, x) for x, y in pairs]
         fault = _first_fault(fault, last_fault)
@@ -173,7 +174,7 @@ def _with_values_of_all(
 
 
 def _zeros(values: Iterable[Atom]) -> list[Atom]:
-    """Zeros of the types of ``values``."""
+    """Return zeros of the types of ``values``."""
     return [views.zeros(x.type.plain()) for x in values]
 
 
@@ -228,10 +229,10 @@ def _without_faults(program: Program) -> Program:
 
 
 def _unless_fault(fault: Atom, new: Atom, old: Atom) -> Atom:
-    """``new`` if ``fault`` is ``NO_FAULT``, else ``old``."""
+    """Emit ``new`` if ``fault`` is ``NO_FAULT``, else ``old``."""
     return e.select(discrete.eq(fault, NO_FAULT_LITERAL), new, old)
 
 
 def _first_fault(earlier: Atom, later: Atom) -> Atom:
-    """``earlier``, or ``later`` if that is ``NO_FAULT``."""
+    """Emit the fault ``earlier``, or ``later`` if ``earlier`` is ``NO_FAULT``."""
     return _unless_fault(earlier, later, earlier)

@@ -59,7 +59,8 @@ def _taken_out(
 ) -> list[Equation]:
     """Remove the equations at positions ``needed``, and those they need, from a delay.
 
-    Returns them in order. They leave ``delayed``, and their outputs leave ``made_by``.
+    Returns the equations in their order. ``delayed`` and ``made_by`` are those of
+    ``with_late_uses``; the equations and their outputs are removed from both.
     """
     positions: set[int] = set()
     unvisited = list(needed)

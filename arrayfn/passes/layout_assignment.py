@@ -343,7 +343,7 @@ class _Assignment:
         return layout, read.offset(strides)
 
     def row_major(self, x: Atom) -> Atom:
-        """``x`` if it is row-major and begins where its base does, else a copy."""
+        """Return ``x`` if it is row-major and begins at its base, else a copy."""
         if (
             isinstance(x, Var)
             and self.layout_of(x) == (RowMajor(), 0)
@@ -353,7 +353,7 @@ class _Assignment:
         return views.relayout(x, layout="C")
 
     def row_major_to_read(self, x: Atom) -> Atom:
-        """As ``row_major``; equations that only read ``x`` share one copy."""
+        """Do what ``row_major`` does; equations that only read ``x`` share one copy."""
         if not isinstance(x, Var):
             return self.row_major(x)
         if x not in self.copies:

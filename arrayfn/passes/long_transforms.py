@@ -228,7 +228,7 @@ def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
 
 
 def _at_last_index(x: Atom, index: int) -> Atom:
-    """x[..., index]."""
+    """Return ``x[..., index]``, without the last axis."""
     return views.reshape(
         slicing.slice_along(x, x.type.ndim - 1, index, index + 1),
         shape=x.type.shape[:-1],

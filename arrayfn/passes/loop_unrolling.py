@@ -185,7 +185,7 @@ class _Unrolled:
 
 
 def _slice(x: Atom, number: int) -> Atom:
-    """Slice ``number`` of ``x`` along axis 0."""
+    """Emit slice ``number`` of ``x`` along axis 0."""
     piece = slicing.slice_along(x, 0, number, number + 1)
     return views.reshape(piece, shape=x.type.shape[1:])
 

@@ -99,8 +99,8 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
-        within: the axes of shard_maps whose body has the equations. Devices along them
-            have values of their own, of which shard_maps in the body cut parts.
+        within: the mesh axes of shard_maps whose bodies are being emitted. Along these
+            axes each device has a whole value of its own, so nothing is cut by them.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
         sums: for a part with a pending sum, the sum once it is computed.

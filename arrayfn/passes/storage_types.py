@@ -119,7 +119,7 @@ def _has_storage(program: Program) -> bool:
 
 
 def _bytes_dtype(dtype: DType) -> DType:
-    """uint8 for a storage type, else ``dtype``."""
+    """Return uint8 for a storage type, else ``dtype``."""
     return dtypes.uint8 if dtype in dtypes.STORAGE else dtype
 
 

@@ -361,7 +361,7 @@ def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-    """``x`` of another shape; itself if it has it."""
+    """Return ``x`` in another shape, or ``x`` itself if it has that shape."""
     if leaf_type(x).shape == shape:
         return x
     return apply(views.reshape, x, shape=shape)

@@ -50,7 +50,8 @@ def fuse(
 
 
 def unfused_units(program: Program) -> tuple[Unit, ...]:
-    """Units of one equation each; views are still read through."""
+    """Return units of one equation each; views are still read through."""
+    # No chains; no value is recomputed, whatever it costs; no short reductions.
     units = _Unfused(program, (), -1, 0).run()
     assert units is not None  # no group grows
     return units
@@ -182,7 +183,7 @@ class Fuser(Merging):
         )
 
     def siblings(self, equation: Equation) -> Iterable[int]:
-        """Recent open groups of the same domain that read what ``equation`` reads."""
+        """Find recent open groups of the same domain that share arrays to read."""
         numbers: set[int] = set()
         bases = self.bases(equation)
         for base in list(bases):

@@ -191,7 +191,7 @@ class Groups:
         return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
-        """For each base array of a read, all base arrays that share its memory.
+        """Return for each base array of a read all base arrays that share its memory.
 
         A view that is not affine, as a reshape that splits or merges axes, is a base of
         its own.
@@ -284,7 +284,7 @@ class Groups:
         return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
 
     def in_program_order(self, equations: list[Equation]) -> list[Equation]:
-        """``equations``, sorted by their positions in the Program."""
+        """Sort ``equations`` by their positions in the Program."""
         return sorted(equations, key=self.position.__getitem__)
 
     def sorted_groups(self) -> list[Group]:

@@ -52,7 +52,7 @@ class Merging(AxisMatching):
             return
 
         def moved(axes: AxisIds) -> AxisIds:
-            """Domain axes of ``other`` as those of ``group``."""
+            """Return domain axes of ``other`` as axes of ``group``."""
             return tuple(None if i is None else ids[i] for i in axes)
 
         domain_axes = dict(group.domain_axes)

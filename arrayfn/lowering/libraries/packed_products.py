@@ -111,5 +111,5 @@ def _tile(
 
 
 def _up(extent: int, multiple: int) -> int:
-    """``extent``, rounded up to a multiple."""
+    """Round ``extent`` up to a multiple of ``multiple``."""
     return -(-extent // multiple) * multiple

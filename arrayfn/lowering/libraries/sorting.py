@@ -95,7 +95,9 @@ def _sorted(
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    passes = chunks.bit_length() - 1  # chunks is a power of two; each pass halves it
+    passes = (
+        chunks.bit_length() - 1
+    )  # chunks is a power of two: one pass for each doubling
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
     # Passes alternate between the buffers; the last one must write the output.
     buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]

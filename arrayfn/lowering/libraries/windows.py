@@ -43,7 +43,7 @@ DIMENSIONS: Final = 4  # the dimensions of the rows, and of the columns, at most
 
 
 def array_uses(program: Program, reads: Reads) -> Counter[Var]:
-    """For each array, how many equations and outputs of ``program`` read it."""
+    """Count for each array how many equations and outputs of ``program`` read it."""
     atoms = [
         atom
         for equation in program.equations

@@ -82,7 +82,10 @@ def closure_convert(
 
 
 def _constant_or_traced(value: Any) -> Any:
-    """``value``, or the array that it stands for if no derivative is taken by it."""
+    """Return the array of ``value`` if no derivative by it can be taken.
+
+    Return ``value`` itself if its array is not known, or if a derivative may be taken.
+    """
     known = value_of(value)
     return value if known is None or may_vary(value) else known
 
