@@ -171,7 +171,10 @@ def options_of(folder: Path, description: dict[str, Any]) -> Options:
 
 
 def donated_of(folder: Path, numbers_read: list[Any], count: int) -> frozenset[int]:
-    """Return the numbers of donated leaves, of ``count``; BundleError for others."""
+    """Check the indices of donated leaves, of ``count`` leaves; return them as a set.
+
+    Raises BundleError unless they are ascending and in range.
+    """
     numbers = [k for k in numbers_read if type(k) is int and 0 <= k < count]
     if numbers != numbers_read or sorted(set(numbers)) != numbers_read:
         raise BundleError(

@@ -69,10 +69,11 @@ class Contents:
 
 
 class Signature:
-    """One signature of a bundle, which is compiled at the first call.
+    """One signature of a bundle: the function for arguments of certain types.
 
-    If the disk cache lacks its plan it is compiled at once, so that errors come when
-    the bundle is loaded. A signature with open sizes is compiled for each size.
+    If the disk cache has its plan, the kernels are loaded at the first call. Otherwise
+    the signature is compiled at once, so that errors come when the bundle is loaded. A
+    signature with open sizes is compiled for each size.
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:

@@ -118,7 +118,7 @@ class Compiler:
     def apply(self, traced: FlatTrace, leaves: list[Any]) -> Any:
         """Return the results of an operator_call of the traced function on ``leaves``.
 
-        Its Program also takes the values of the functions around that it captured.
+        The Program also takes values of enclosing functions, which it captured.
         """
         operands = [*leaves, *traced.trace.captured]
         results = apply(operator_call, *operands, name=self.name, body=traced.program)

@@ -155,22 +155,22 @@ def compile_traced(
     """Lower and load a traced function; ``built`` records how far that has come."""
     built.stage = "lowering"
     if compiler.backend is not None:
-        choose(backend.name)  # it may be missing here, and only be lowered for
+        choose(backend.name)  # raises if this machine lacks the backend
     lowered = lower(compiler, traced, args, kwargs, backend)
     built.stage, built.kernels = "compiling", len(lowered.kernels)
     array_types = lowered.backend.array_types()
     return CompiledSignature(
-        lowered.load(),
-        lowered.out_tree,
-        lowered.out_tree == tree.structure(0),
-        (np.ndarray, float, int, bool, *array_types),
-        bool(array_types),
-        traced.trace.inlined.union(operators_of(lowered.program)),
-        built,
-        lowered.compiled_program,
-        lowered.backend,
-        lowered.sites,
-        traced.trace.asks_mesh,
+        run=lowered.load(),
+        out_tree=lowered.out_tree,
+        single=lowered.out_tree == tree.structure(0),
+        kept_types=(np.ndarray, float, int, bool, *array_types),
+        is_on_device=bool(array_types),
+        operators=traced.trace.inlined.union(operators_of(lowered.program)),
+        built=built,
+        compiled=lowered.compiled_program,
+        backend=lowered.backend,
+        sites=lowered.sites,
+        asks_mesh=traced.trace.asks_mesh,
     )
 
 

@@ -221,7 +221,7 @@ class Recorder:
             memory[...] = np.asarray(result)
 
     def finish(self) -> EjectedCall:
-        """Return the recorded call, after it has run."""
+        """Copy the memories after the call has run; return the recorded call."""
         self.call.after = [m.copy() for m in self._memories]
         return self.call
 

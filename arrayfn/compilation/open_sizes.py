@@ -130,6 +130,7 @@ def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
     match description:
         case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
             try:
+                # ``three`` is [minimum, maximum, multiple_of].
                 dims = tuple(Dim(name, *three) for name, three in limits.items())
             except (ArgumentError, TypeError) as error:
                 raise BundleError(f"has open sizes that cannot be: {error}") from None

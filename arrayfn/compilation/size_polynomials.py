@@ -165,7 +165,11 @@ def parsed(text: str) -> Polynomial:
 
 
 def evaluated(polynomial: Polynomial, sizes: Sizes) -> Fraction:
-    """Return the value at ``sizes``; BundleError for a name that is not among them."""
+    """Return the value of ``polynomial`` at ``sizes``.
+
+    Raises BundleError for a name that is not among them, and for terms of too high a
+    degree.
+    """
     total = Fraction(0)
     for names, coefficient in polynomial.items():
         if not sizes.keys() >= set(names) or len(names) > DEGREE:

@@ -102,6 +102,7 @@ def with_rounding(
 
 def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
     """Return ``s`` with an unrounded result, and a statement that rounds that."""
+    # The result of a reduction is available once a row, in the next stage.
     unrounded = Value(f"{s.result.name}_wide", float32, half=True)
     level = "outer" if isinstance(s, Reduce) else s.level
     stage = s.stage + 1 if isinstance(s, Reduce) else s.stage

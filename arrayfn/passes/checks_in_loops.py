@@ -27,7 +27,7 @@ NO_FAULT_LITERAL: Final = Literal(NO_FAULT, dtypes.int64)
 
 
 class Checker(Protocol):
-    """What inserts checks into the Programs of loops and branches."""
+    """An object that inserts checks into the Programs of loops and branches."""
 
     def checked(self, program: Program) -> Program | None:
         """Return the checked Program, or None if nothing in ``program`` is checked."""

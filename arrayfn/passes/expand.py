@@ -69,13 +69,17 @@ def _expanded(
     definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """Emit what ``equation`` expands to; None leaves the equation as it is."""
+        """Emit what ``equation`` expands to; None leaves the equation as it is.
+
+        Sets ``changed`` if it is expanded.
+        """
         nonlocal changed
         primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None
         if isinstance(primitive.kernel, Composition) and not keep(equation):
             result = primitive.kernel.expand(*operands, **equation.params)
         elif isinstance(primitive.kernel, Contraction):
+            # Only where BLAS, the CPU's library, would multiply.
             fuses = products is BLAS and (
                 _is_product_of_narrow_matrix(equation, definitions)
                 or _is_long_dot(equation)

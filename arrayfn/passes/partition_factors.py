@@ -68,6 +68,7 @@ def mesh_axes_of_factors(
                 costs[factor, entry] = _bytes_moved(
                     equation, operands, equation_factors, factor, entry, count
                 )
+    # Accept proposals from the cheapest on, unless the factor or a mesh axis is taken.
     chosen: dict[int, Entry] = {}
     used_axes: set[str] = set()
     for factor, entry in sorted(costs, key=lambda pair: costs[pair]):

@@ -182,7 +182,7 @@ def emit_shard_map(
 def emit_on_first_device(
     emitter: Partition, equation: Equation, operands: list[LocalValue]
 ) -> list[LocalValue]:
-    """Emit ``equation``, which has a side effect, for the first device alone.
+    """Emit ``equation``, which has a side effect, on the first device only.
 
     It takes whole operands. The other devices get the results from the first one.
     """

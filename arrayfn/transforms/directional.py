@@ -186,7 +186,11 @@ class _Linearized:
 
 
 class _PushForward:
-    """A linearized function, called with its residuals and tangents."""
+    """A linearized function: a callable of residuals and tangents.
+
+    ``types`` and ``structure`` are those of the arguments, and ``wrt`` says which
+    leaves have a tangent in the Program ``linear``.
+    """
 
     def __init__(self, at: _Linearized) -> None:
         self.linear, self.value_tree = at.linear, at.value_tree

@@ -97,12 +97,14 @@ class Merging(AxisMatching):
 
         None if one of them is computed in the group, but at another index.
         ``domain_axes`` are those of all values, and ``moved`` turns axes of ``other``
-        into those of ``group``.
+        into those of ``group``. An array that the two groups load over different axes
+        is added to ``group.crossing``.
         """
         arrays = dict(group.arrays)
         for atom, axes in other.arrays.items():
             if arrays.setdefault(atom, moved(axes)) != moved(axes):
                 group.crossing.add(atom)
+        # What one group computes at the index at which the other loads it is no load.
         for atom, axes in list(arrays.items()):
             read = self.reads[atom]
             if read.base not in domain_axes:
