@@ -315,9 +315,9 @@ def _compiler_hash() -> str:
 
 
 def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
-    """Return the hash of each generated kernel's key, by its name.
+    """Return the hash of each generated kernel's key, by the kernel's name.
 
-    "" for a library's.
+    A library's kernel has an empty hash.
     """
     return {
         k.name: content_hash(k.key.encode()) if isinstance(k, Kernel) else ""

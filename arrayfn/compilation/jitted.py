@@ -171,6 +171,7 @@ class Jitted(Generic[P, R]):
         return f"<jitted {name}{device}, {state}>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.compilation.shown import signatures_html
 
         return signatures_html(repr(self), self.signatures())

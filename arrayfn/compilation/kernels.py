@@ -80,6 +80,7 @@ class Implementations(Sequence[Implementation]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         rows = [tuple(map(markup.escape, cells)) for cells in self._cells()]

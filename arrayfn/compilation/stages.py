@@ -111,6 +111,7 @@ class Lowered:
         )
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.compilation.shown import lowered_html
 
         return lowered_html(self.program, self.compiled_program)

@@ -99,6 +99,7 @@ class Kernel:
         return f"<Kernel {self.name}: {self.reason}>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         title = f"{self.name} <small>{markup.escape(self.reason)}</small>"
@@ -344,6 +345,7 @@ class ExecutionPlan:
         return f"<ExecutionPlan: {calls}, arena {self.arena} bytes>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         return markup.shown(

@@ -185,8 +185,8 @@ class Blocks:
         """Emit ``equations`` as a scan over the blocks; record the ``new_values``.
 
         The scan has one iteration if the results do not differ between members. Stacked
-        values are its slices, others its constants. It returns what other segments,
-        collectives or outputs read.
+        values are its slices, others its constants. The scan returns what other
+        segments, collectives or outputs read.
         """
         _, differs = segment
         # What something outside of the segment reads.

@@ -367,7 +367,7 @@ class _Assignment:
 
         A loop's slice begins at a multiple of its size, which need not be a multiple of
         the alignment that libraries and kernels need. An array that is all of the slice
-        is safe: they read it in vectors whose size divides that of the array.
+        is safe: kernels read it in vectors whose size divides that of the array.
         """
         base = self.reads[x].base
         if not self.inside or base not in self.new_inputs:

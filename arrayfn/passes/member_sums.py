@@ -36,6 +36,7 @@ def with_member_sums(
     """
 
     def inner(body: Program) -> Program:
+        """Do the same in a Program inside an equation."""
         return with_member_sums(body, sizes, is_supported)
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:

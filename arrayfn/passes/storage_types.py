@@ -261,7 +261,7 @@ def _u32(value: int) -> Literal:
 
 
 def _power_of_2(exponent: int) -> Literal:
-    """Return the bits of a power of two in float32."""
+    """Return the bits of ``2.0**exponent`` in float32: the biased exponent field."""
     return _u32((127 + exponent) << 23)
 
 

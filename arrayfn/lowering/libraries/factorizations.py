@@ -194,6 +194,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
@@ -304,6 +305,7 @@ def _syevd(
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
         return
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     if x.dtype in dtypes.COMPLEX:
         lwork = 2 * n + n * n + BLOCK * n
         lrwork = 1 + 5 * n + 2 * n * n
@@ -361,6 +363,7 @@ def _geev(
     """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 4) * n
     if n:
         yield _call(
@@ -412,6 +415,7 @@ def _gesdd(
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
     lrwork = 1
     if x.dtype in dtypes.COMPLEX:
@@ -469,6 +473,7 @@ def _reduced(
     ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
     """
     n = x.shape[-1]
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 3) * max(1, n)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(x.dtype)}",
