@@ -300,7 +300,7 @@ class _Freezer:
         """Fold ``steps`` into the weights; return these and the vector to add.
 
         ``(x @ w - b) * s`` is ``x @ (w * s) + (-b * s)``. The vector is along the axis
-        of output features. It is None if it is all zeros.
+        of output features. A vector of zeros is returned as None.
         """
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]

@@ -311,7 +311,8 @@ class KernelText(Body):
         """Return the variable of a constant that is passed to the kernel.
 
         Constants that shapes may change are passed, so that the kernel stays the same.
-        A Constant object that is used several times is passed once. The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
+        A Constant object that is used several times is passed once. The line ``c0 =
+        bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
         ``constant_lines``.
         """
         name = self.constants.get(id(constant))
