@@ -31,7 +31,10 @@ and the mesh of ``set_mesh`` if the function asks for it."""
 class Built:
     """The record of one compilation, for logs and ``signatures``.
 
-    ``reason`` says which argument caused it, if the function had been compiled before.
+    ``name`` is the function's. ``reason`` says which argument caused the compilation,
+    if the function had been compiled before. ``stage`` is what is being done:
+    "tracing", "lowering" or "compiling". ``begin`` is the time of its begin by
+    ``time.perf_counter``, and ``seconds`` its duration, once it has ended.
     ``from_disk`` and ``compiled`` count the kernels that were in the disk cache and
     those that were not; the process already had the others.
     """

@@ -57,8 +57,8 @@ Array = np.ndarray[Any, Any]
 class Contents:
     """The verified contents of a bundle: files by name, and what they describe.
 
-    ``content_hash`` is that of all files, ``description`` is what ``bundle.json`` says,
-    and ``constants`` are the arrays.
+    ``folder`` is where they were read, and ``content_hash`` the hash of all files.
+    ``description`` is what ``bundle.json`` says, and ``constants`` are the arrays.
     """
 
     folder: Path
@@ -73,7 +73,8 @@ class Signature:
 
     If the disk cache has its plan, the kernels are loaded at the first call. Otherwise
     the signature is compiled at once, so that errors come when the bundle is loaded. A
-    signature with open sizes is compiled for each size.
+    signature with open sizes is compiled for each size. ``example`` is the function for
+    one choice of sizes, which the bundle names.
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:

@@ -146,7 +146,11 @@ def _device_of(signatures: Sequence[Any]) -> str:
 
 
 class _Arrays:
-    """The arrays of a bundle that is written; equal ones are stored once."""
+    """The arrays of a bundle that is written; equal ones are stored once.
+
+    ``files`` has the content of each array by its path, and ``types`` the short name of
+    its dtype by its number.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

@@ -35,7 +35,8 @@ class Implementation:
     ``kernel`` is None for the body, which generated kernels, library calls or the
     interpreter compute. ``where`` says which operands the implementation takes.
     ``taken`` says whether the implementation computes the operands of this call of
-    ``kernels``. ``taken`` is None if the call had no operands.
+    ``kernels``. ``taken`` is None if the call had no operands. ``options`` are words
+    about the implementation, such as "prepared" or "traced inline".
     """
 
     name: str

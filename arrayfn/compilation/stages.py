@@ -37,7 +37,7 @@ class Traced:
     """A function traced for one signature, before it is lowered.
 
     ``program`` is the traced Program, ``in_tree`` the structure of ``(args, kwargs)``,
-    ``out_tree`` that of the results.
+    and ``out_tree`` the structure of the results. ``lower()`` lowers the Program.
     """
 
     program: Program
@@ -64,7 +64,8 @@ class Lowered:
     ``sites``, the last result of the Program says at which site a check failed. If the
     function was lowered for open sizes (``Dim``), ``program`` is the Program of one
     size, and ``open_text`` is the text for all sizes. ``notes`` lists the changes of
-    ``freeze``.
+    ``freeze``. ``in_tree`` is the structure of ``(args, kwargs)``, ``out_tree`` that of
+    the results, and ``donated`` has the indices of inputs that may be overwritten.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)

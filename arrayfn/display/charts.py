@@ -64,7 +64,10 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step: its operations per byte (``intensity``), and per second (``rate``)."""
+    """A step: its operations per byte (``intensity``), and per second (``rate``).
+
+    ``link`` is the step's link (``"s3"``), and ``seconds`` its time.
+    """
 
     label: str
     link: str

@@ -43,7 +43,10 @@ GRAIN_NS: Final = 5000.0  # work worth giving to a thread
 
 @dataclass(frozen=True, slots=True)
 class GemmTiles:
-    """Tiles of ``tile_m`` by ``tile_n``, ``items`` in all, in batch-major order."""
+    """Tiles of ``tile_m`` by ``tile_n``, ``items`` in all, in batch-major order.
+
+    ``grain`` is the smallest number of tiles worth giving to a thread.
+    """
 
     items: int
     tile_m: int

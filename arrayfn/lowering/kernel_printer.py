@@ -67,8 +67,9 @@ def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
 class ScheduledKernel:
     """A printed kernel, and what one call of it needs.
 
-    The kernel's parameters are pointers to ``arrays``, to ``partials`` and to
-    ``scratch``, then the ``integers``. On a GPU a pointer to ``flag_buffer``, which is
+    ``items`` and ``grain`` are as in ``KernelCall``. The kernel's parameters are
+    pointers to ``arrays``, to ``partials`` and to ``scratch``, then the ``integers``.
+    On a GPU a pointer to ``flag_buffer``, which is
     zero before the first launch, may follow the arrays.
     """
 

@@ -284,7 +284,8 @@ class Loop:
 class Branch:
     """Run one of ``branches``, by number ``index``, a buffer of an int32.
 
-    An index out of range selects the nearest branch. ``host`` is as in ``Loop``.
+    An index out of range selects the nearest branch. ``reads``, ``writes`` and ``host``
+    are as in ``Loop``.
     """
 
     index: int

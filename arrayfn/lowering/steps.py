@@ -51,6 +51,8 @@ class NestStep:
 class CallStep:
     """A call of a kernel: a ``plan.KernelCall`` with Vars in place of buffers.
 
+    Attributes that are not listed here are those of ``KernelCall``.
+
     Attributes:
         pointers: ``(array, byte offset)`` for each pointer argument.
         scratch: the offsets of the scratch arguments, which follow the pointers.
@@ -151,7 +153,11 @@ class LoopStep:
 
 @dataclass
 class BranchStep:
-    """Runs one of ``branches``, by number ``index``, an int32."""
+    """Runs one of ``branches``, by number ``index``, an int32.
+
+    ``operands`` are the arrays outside that the branches read, and ``results`` those
+    that they write.
+    """
 
     index: Var
     branches: list[list[PlanStep]]

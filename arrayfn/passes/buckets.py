@@ -29,7 +29,10 @@ Key = tuple[object, ...]
 
 @dataclass
 class _Bucket:
-    """Sums that are not emitted yet, with their operands in the new Program."""
+    """Sums that are not emitted yet, with their operands in the new Program.
+
+    ``nbytes`` is the size of all operands.
+    """
 
     nbytes: int = 0
     sums: list[tuple[Equation, Atom]] = field(default_factory=list)

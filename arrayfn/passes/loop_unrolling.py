@@ -48,8 +48,9 @@ class _Unrolled:
     """A scan that is unrolled to a loop over groups of ``factor`` iterations.
 
     Attributes:
+        body: the scan's body, after the passes.
         consts, carry: how many constants and carries there are.
-        reverse, length: as the params of the scan.
+        reverse, length: the params of the scan.
     """
 
     def __init__(

@@ -207,7 +207,11 @@ class _PushForward:
 
 
 class _PullBack:
-    """The transpose of a linearized function, called with residuals and cotangents."""
+    """The transpose of a linearized function: a callable of residuals and cotangents.
+
+    ``backward`` is the transposed Program, and ``cotangents`` are the structure and the
+    types of the value. ``wrt`` says which arguments' leaves have a cotangent in it.
+    """
 
     def __init__(self, at: _Linearized) -> None:
         self.backward = transpose(at.linear, at.split.residuals)
