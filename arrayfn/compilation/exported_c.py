@@ -450,5 +450,6 @@ def _nbytes(type: ArrayType) -> int:
 
 def _in_memory_order(array: Any) -> bytes:
     """Return the bytes of a captured array in the order of memory, without gaps."""
+    # Axes from the largest stride to the smallest.
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return array.transpose(order).tobytes()

@@ -1,6 +1,6 @@
 """Freezes a Program: captured arrays are computed with, and folded into weights.
 
-``frozen`` computes every equation that depends on captured arrays alone, by the NumPy
+``frozen`` computes every equation that depends only on captured arrays, by the NumPy
 references, so that the results are captured in place of its operands. The recipe
 ``"scales"`` moves factors and terms of a product's output features, which are such
 arrays, into its weights: batch normalisation of trained layers becomes one addition.

@@ -1,7 +1,7 @@
 """Programs for any size: a text whose numbers are polynomials of open sizes.
 
 A function is traced for several sizes of its ``Dim``s. Where the Programs' texts differ
-in numbers alone, each number that differs is the value of one polynomial at all of
+only in numbers, each number that differs is the value of one polynomial at all of
 them. ``OpenText`` is the text with these polynomials in place of the numbers, as
 ``$(2*n+1)``; its ``text(sizes)`` is the Program for other sizes, which is parsed and
 checked like any other. A function whose Program has another structure for some sizes

@@ -154,6 +154,7 @@ def parsed(text: str) -> Polynomial:
     text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
     place = 0
     while place < len(text):
+        # Its groups: the sign, the numerator, the denominator, and "*m*n" for m and n.
         match = _TERM.match(text, place)
         if match is None or (place and not match[1]) or match[3] == "0":
             raise BundleError(f"has no polynomial {text!r}")

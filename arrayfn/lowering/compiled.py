@@ -19,7 +19,7 @@ class CompiledProgram:
 
     ``text`` is the Program after the passes, as text. Nothing here refers to the
     tracer, so that it can be saved, and run by a process that never traced. ``once``
-    computes constants that depend on captured arrays alone.
+    computes constants that depend only on captured arrays.
     """
 
     name: str
@@ -37,7 +37,7 @@ class CompiledProgram:
 class Once:
     """A Program that computes constants of another one, before its first call.
 
-    ``program`` has no inputs: it depends on captured arrays alone. Its results are the
+    ``program`` has no inputs: it depends only on captured arrays. Its results are the
     constants of the other Program from number ``first`` on, where ``ShapeDtypeStruct``s
     stand for them until then.
     """

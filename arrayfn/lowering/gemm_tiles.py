@@ -1,7 +1,7 @@
 """How a GEMM is cut into tiles: the work items of its library kernel.
 
 Each tile is one single-threaded BLAS call, and a BLAS rounds differently where a tile
-ends. So tiles follow from the problem alone: results have the same bits for every
+ends. So tiles follow from the problem only: results have the same bits for every
 number of threads and cores. There are enough of them for machines of many cores, which
 share them out while they run, and few enough that BLAS still packs each operand into a
 tile at little cost.

@@ -84,7 +84,8 @@ class Scope:
     Attributes:
         outputs: the results of the Program. Their memory is fixed, so an operand is
             moved to the memory of a result, not the other way round.
-        donated: inputs that may be overwritten, each by one output alone if it has one.
+        donated: inputs that may be overwritten, each with the only output that may
+            overwrite it, or None for any output.
     """
 
     outputs: AbstractSet[Var]
@@ -93,7 +94,7 @@ class Scope:
     def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
         """Whether donation allows writing ``result`` over ``operand``.
 
-        A donated input may be promised to one output alone.
+        A donated input may be promised to one output.
         """
         only_result = self.donated.get(operand)
         return only_result is None or storage.of(only_result) is storage.of(result)

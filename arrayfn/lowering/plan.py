@@ -64,7 +64,7 @@ class Kernel:
             be L1 cache.
         cooperative: whether all blocks of a launch must be resident at once.
         from_file: whether the Program was loaded from a file. Such a kernel is compiled
-            by arrayfn alone, and never executed as Python.
+            by arrayfn only, and never executed as Python.
     """
 
     name: str

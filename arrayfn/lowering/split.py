@@ -1,7 +1,7 @@
 """Split reductions: partial results of fixed chunks, and what combines them.
 
 With few results there are few work items; so the reduced axis is cut into chunks, which
-run on all threads. Chunks depend on the shape alone, and the partial results are
+run on all threads. Chunks depend on the shape only, and the partial results are
 combined in order: every thread count gives the same bits.
 """
 

@@ -1,6 +1,6 @@
 """Splits off what depends on captured arrays alone, so that it is computed once.
 
-After it: no costly equation of the second Program depends on constants alone. The first
+After it: no costly equation of the second Program depends only on constants. The first
 Program computes their values, which are constants of the second. Cheap equations stay
 where they are read, since reading a value costs as much; so do values that would take
 much more memory than the captured arrays.

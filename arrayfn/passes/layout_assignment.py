@@ -261,7 +261,11 @@ class _Assignment:
     def control_flow(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
-        """Return a loop's or branch's row-major operands, and params with layouts."""
+        """Return a loop's or branch's row-major operands, and params with layouts.
+
+        A body may write over the carries that it updates in place. Operands that are
+        overwritten are copied if they are used later.
+        """
         params = dict(equation.params)
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":

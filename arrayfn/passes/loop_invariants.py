@@ -1,7 +1,7 @@
 """Loop-invariant code motion: computes invariants once, before the loop.
 
-After it: the body of a scan or while_loop has no costly equation that depends on
-constants of the loop alone. Cheap ones stay, since reading a value costs as much.
+After it: the body of a scan or while_loop has no costly equation that depends only on
+constants of the loop. Cheap ones stay, since reading a value costs as much.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A carry keeps its spec from iteration to iteration: the spec that the body returns, if
 the body then keeps it, else that of the initial value, to which the body moves its
-result. What has a side effect, such as a print, takes place on the first device alone.
+result. What has a side effect, such as a print, takes place on the first device only.
 """
 
 from __future__ import annotations

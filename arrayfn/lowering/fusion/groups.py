@@ -75,7 +75,7 @@ class Groups:
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
         moved: values that their reader computes, if it is in another group.
-        values_of_bytes: values computed elementwise from arrays of bytes alone.
+        values_of_bytes: values computed elementwise from arrays of bytes only.
         clonable: the answers of ``Recomputation.clone_arrays``.
         views_of: the bases that share the memory of a base (``same_memory``).
         kept: arrays that are in memory in any case, since a library reads them.

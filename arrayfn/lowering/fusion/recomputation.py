@@ -53,7 +53,7 @@ class Recomputation(Groups):
         None if recomputing costs more than ``clone_cost``, or would read more large
         arrays than storing and loading saves. What is computed from arrays of bytes
         alone may cost as much for each byte that it would take in memory. A value that
-        is computed from small arrays alone and read once may cost anything: it is then
+        is computed from small arrays only and read once may cost anything: it is then
         computed by its reader, and nowhere else.
         """
         if base in self.moved and base not in self.kept:

@@ -51,8 +51,8 @@ COLLECTIVES: Final = NumberedTable[Collective]("collective")
 def collective_of(provider: str) -> Collective:
     """Find the collective that a provider's name refers to: "collective_3" is 3.
 
-    The number alone is accepted too. Raises BackendError if another process made the
-    plan.
+    A number without a name is accepted too. Raises BackendError if another process made
+    the plan.
     """
     return COLLECTIVES.find(int(provider.rpartition("_")[2]))
 

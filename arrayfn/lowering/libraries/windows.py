@@ -3,7 +3,7 @@
 What ``sliding_windows`` copies is larger than its operand by the size of a window.
 Where its only reader is a product, a work item is some rows of the output: it copies
 the windows that these need to scratch memory, in the cache, and multiplies. Items
-follow from the shape alone, and so do bits: BLAS rounds differently where an item ends.
+follow from the shape only, and so do bits: BLAS rounds differently where an item ends.
 There are enough of them for 16 cores where that costs little packing.
 """
 
