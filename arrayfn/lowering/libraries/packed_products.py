@@ -5,8 +5,8 @@ Where OpenBLAS uses vectors of 512 bits too, it keeps small products and narrow 
 for which it has kernels that do not pack.
 
 An element of a product by micro-kernels is the sum of blocks of ``PANEL_TERMS`` terms,
-each a chain of fused multiply-adds. So its bits follow from the operands' elements
-alone, and tiles may follow from the number of cores.
+each a chain of fused multiply-adds. So its bits follow only from elements of the
+operands, and tiles may follow from the number of cores.
 
 A micro-kernel multiplies ``PANEL_ROWS`` rows by the columns of two vectors. Measured on
 an AMD Zen 5, one thread, GFLOP/s for products of 256, 512 and 1024, float32: 8x32 255,
