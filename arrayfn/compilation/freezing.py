@@ -61,7 +61,7 @@ class _Freezer:
 
     Attributes:
         values: the arrays that are known.
-        captured: the captured arrays, and the values computed of them.
+        captured: the captured arrays, and the values computed from them.
         definitions: the equation that makes each value.
         uses: how often each value is read; outputs count.
         notes: what has been done.
@@ -116,7 +116,10 @@ class _Freezer:
         return Frozen(builder.build(outputs), tuple(self.notes))
 
     def compute(self, equation: Equation) -> None:
-        """Compute ``equation`` if its operands are known."""
+        """Compute ``equation`` into ``values`` if its operands are known.
+
+        Its results are added to ``captured``, too, if one of the operands is there.
+        """
         operands = [a for a in equation.inputs if isinstance(a, Var)]
         primitive = primitive_of(equation)
         known = all(a in self.values for a in operands)

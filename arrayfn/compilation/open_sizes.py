@@ -61,8 +61,9 @@ class OpenText:
     def text(self, sizes: Sizes) -> str:
         """Fill in the template: the Program's text for ``sizes``.
 
-        Raises ArgumentError where a polynomial is no integer, or is negative: there is
-        no such Program. Raises BundleError for a template that has no such form.
+        Raises ArgumentError where a polynomial is no integer, or is 0 and its
+        reciprocal is wanted: there is no such Program. Raises BundleError for a
+        template that has no such form.
         """
         from arrayfn.compilation.size_polynomials import evaluated, parsed
 
@@ -194,9 +195,9 @@ def is_open(leaf: Any) -> bool:
 
 
 def dims_of(shapes: Sequence[Sequence[int | Dim]]) -> tuple[Dim, ...]:
-    """Return the Dims in ``shapes``, by name.
+    """Return the Dims in ``shapes``, sorted by name.
 
-    ArgumentError if two of one name differ.
+    Raises ArgumentError if two of one name differ, or if there are too many.
     """
     dims: dict[str, Dim] = {}
     for shape in shapes:

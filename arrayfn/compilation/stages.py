@@ -361,7 +361,11 @@ class Lowered:
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:
-    """Raise ArgumentError unless ``source`` defines ``kernel``'s function."""
+    """Raise ArgumentError unless ``source`` defines ``kernel``'s function.
+
+    Its parameters must be the kernel's; a kernel for the CPU also has ``begin`` and
+    ``end``, the range of elements that one call computes.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError as error:

@@ -241,6 +241,8 @@ class _Placement:
         copies: list[PlanStep] = []
         for c in step.carries:
             in_place = of(c.current) is of(c.next)
+            # The body may store something else over the current value, too: the
+            # initial value must then be free, or be copied first.
             is_written_over = of(c.current) is not c.current
             if is_written_over and c.current not in free and not step.serial:
                 copied = Var(c.result.type)
@@ -260,7 +262,7 @@ class _Placement:
                     self.storage.put(c.next, into=c.result)
                 else:
                     c.second = Var(c.result.type)
-            else:
+            else:  # Iterations write two buffers alternately.
                 self.choose_buffers(c, step.count, is_free=is_free)
         return copies
 

@@ -307,6 +307,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
 def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
     """Emit a while_loop with collectives, which all members leave together."""
     params = equation.params
+    # Which carried values may differ between members, in any iteration.
     carries = while_varies(params, differ, blocks.axis.name)
     first, second = params["cond_consts"], params["body_consts"]
     for_cond, for_body, _ = split_by_counts(differ, first, second)

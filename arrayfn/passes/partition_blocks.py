@@ -99,7 +99,12 @@ def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
 def _check_cut(
     type: ArrayType, spec: Spec, mesh: Mesh, parts: int, where: SourceLocation | None
 ) -> None:
-    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks."""
+    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks.
+
+    Each axis must be cut by at most one mesh axis, and ``parts``, the number of blocks,
+    must be a multiple of that mesh axis's extent and divide the array's. ``where`` is
+    the line that the error names.
+    """
     whole = type.plain()
     for axis, entry in enumerate(spec):
         for name in entry:

@@ -51,8 +51,8 @@ class Recomputation(Groups):
         """Return the arrays from which ``base`` would be recomputed.
 
         None if recomputing costs more than ``clone_cost``, or would read more large
-        arrays than storing and loading saves. What is computed only from arrays of bytes
-        may cost as much for each byte that it would take in memory. A value that
+        arrays than storing and loading saves. What is computed only from arrays of
+        bytes may cost as much for each byte that it would take in memory. A value that
         is computed from small arrays only and read once may cost anything: it is then
         computed by its reader, and nowhere else.
         """
