@@ -113,7 +113,8 @@ def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
     """Emit an all_to_all, after which ``x`` is cut along ``target`` instead of ``dim``.
 
-    It is over the ``count`` members along mesh axis ``axis``.
+    It is over the ``count`` members along mesh axis ``axis``. With 2 members, parts of
+    shape (2, 8), cut along axis 0, become parts of shape (4, 4), cut along axis 1.
     """
     parts = _split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)

@@ -35,7 +35,10 @@ class Collective:
     source: SourceLocation | None
 
     def alone(self, x: Array) -> Array:
-        """Compute the result where the axis has one member; ProgramError if more."""
+        """Return the result on a mesh axis of one member; ProgramError if it has more.
+
+        It is the primitive's reference.
+        """
         return self.primitive.reference(x, **self.params)
 
     @override
