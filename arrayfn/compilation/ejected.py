@@ -135,7 +135,10 @@ def _calls_on_gpu(
 def read_kernels(
     kernels: Iterable[Kernel | LibraryKernel], folder: Path
 ) -> dict[str, str]:
-    """Read the sources in ``folder`` that differ from those of ``kernels``, by name."""
+    """Read the sources in ``folder`` that differ from those of ``kernels``, by name.
+
+    Raises ArgumentError if there is no file for any of the kernels.
+    """
     sources = {k.name: k.source for k in kernels if isinstance(k, Kernel)}
     files = {name: folder / f"{name}.py" for name in sources}
     edited_sources = {

@@ -184,7 +184,10 @@ def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
 def _cast(
     weights: Weights, array: Array, x: Atom, dtype: DType, builder: ProgramBuilder
 ) -> tuple[Atom, str]:
-    """Emit the product with weights stored as ``dtype``, converted when read."""
+    """Emit the product with weights stored as ``dtype``, converted when read.
+
+    Also return a note on the bytes and on the largest error of a weight.
+    """
     wide = array.transpose(weights.order).astype(np.float64)
     small, scales = _quantized(wide, dtype, weights.first)
     error = np.abs(small.astype(np.float64) * scales - wide).max() / np.abs(wide).max()

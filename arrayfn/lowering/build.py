@@ -396,7 +396,10 @@ def drop_unit_axes(nest: Nest) -> Nest:
 
 
 def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
-    """Return ``nest`` with its axes in ``order``; others must have extent 1."""
+    """Return ``nest`` with only the axes that ``order`` lists, in that order.
+
+    Axes that are left out must have extent 1.
+    """
     new_axis = {axis: k for k, axis in enumerate(order)}
     return replace(
         nest,
@@ -467,7 +470,10 @@ def merge_axes(nest: Nest) -> Nest:
 
 
 def _merge_at(nest: Nest, position: int) -> Nest:
-    """Merge the axes ``position`` and ``position + 1`` of ``nest``."""
+    """Merge the axes ``position`` and ``position + 1`` of ``nest``.
+
+    Operands keep the stride of the inner one. Later axes move down by one.
+    """
     outer, inner = nest.axes[position], nest.axes[position + 1]
     merged = Axis(outer.extent * inner.extent, outer.reduced)
     return replace(

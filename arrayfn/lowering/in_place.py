@@ -439,7 +439,10 @@ def _same_type(x: Var, y: Var) -> bool:
 
 
 def _with_shared_pointer(nest: Nest, read: int, written: int) -> Nest:
-    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer."""
+    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer.
+
+    Loads of the former become loads of the latter. Later operands move down by one.
+    """
     numbers = list(range(len(nest.operands)))
     del numbers[read]
     new_number = {k: n for n, k in enumerate(numbers)}

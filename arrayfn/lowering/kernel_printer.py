@@ -69,8 +69,8 @@ class ScheduledKernel:
 
     ``items`` and ``grain`` are as in ``KernelCall``. The kernel's parameters are
     pointers to ``arrays``, to ``partials`` and to ``scratch``, then the ``integers``.
-    On a GPU a pointer to ``flag_buffer``, which is
-    zero before the first launch, may follow the arrays.
+    On a GPU a pointer to ``flag_buffer``, which is zero before the first launch, may
+    follow the arrays.
     """
 
     kernel: Kernel

@@ -299,6 +299,7 @@ class Lowering:
             scratch_row.nbytes for scratch_row in scheduled.scratch
         )
         pointers = [(o.array, o.offset * o.dtype.itemsize) for o in scheduled.arrays]
+        # Arrays that the Program does not have: no equation computes them.
         own = [p.array for p in scheduled.partials]
         if scheduled.flag_buffer is not None:
             own.append(scheduled.flag_buffer)

@@ -138,7 +138,10 @@ class _Loop:
         return live
 
     def program(self) -> Program:
-        """Return the body of the reduced loop, with literal constants substituted."""
+        """Return the body of the reduced loop, with literal constants substituted.
+
+        It is the original body if nothing changed.
+        """
         body = self.body
         literals: dict[Var, Atom] = {
             v: operand for v, operand in self.consts if isinstance(operand, Literal)

@@ -193,7 +193,11 @@ def _is_product_of_narrow_matrix(
 
 
 def _is_made_of_narrower(matrix: Atom, definitions: Mapping[Var, Equation]) -> bool:
-    """Whether ``matrix`` is computed elementwise from arrays of narrower elements."""
+    """Whether ``matrix`` is computed elementwise from arrays of narrower elements.
+
+    All arrays that it is computed from must be narrower, and there must be one. Scalars
+    do not count.
+    """
     is_narrow, atoms, seen = False, [matrix], set[Atom]()
     while atoms:
         atom = atoms.pop()

@@ -201,7 +201,10 @@ def _div(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """Powers of -1, 0, 1, 2, 3 and 4 become products or a reciprocal."""
+    """Powers of -1 to 4 are simplified: x**3 becomes square(x) * x, x**-1 1 / x.
+
+    x**0 becomes 1 only if x is a scalar.
+    """
     x, y = xs
     if not isinstance(y, Literal) or eq.outputs[0].type.weak:
         return None

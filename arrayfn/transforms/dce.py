@@ -11,7 +11,10 @@ from arrayfn.primitives.base import needed
 
 
 def dce(program: Program) -> Program:
-    """Remove equations that the outputs of ``program`` do not need. Inputs stay."""
+    """Remove equations and constants that the outputs of ``program`` do not need.
+
+    Inputs stay, and so do equations with effects.
+    """
     needed_equations = needed(program.equations, program.outputs)
     live = {a for equation in needed_equations for a in equation.inputs} | {
         *program.outputs

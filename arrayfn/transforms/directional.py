@@ -172,6 +172,7 @@ class _Linearized:
             traced.program, self.wrt + [False] * len(captured)
         )
         results = apply_program(self.split.known, [*leaves, *captured], once=True)
+        # The results are the outputs (the value, then aux), then the residuals.
         outputs = len(traced.program.outputs)
         self.outputs, self.residuals = results[:outputs], results[outputs:]
         self.linear = _first_outputs(self.split.linear, self.value_tree.num_leaves)

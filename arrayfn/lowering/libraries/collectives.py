@@ -61,7 +61,10 @@ def collective_of(provider: str) -> Collective:
 
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Yield the library call of a collective."""
+    """Yield the library call of a collective.
+
+    Its record is put into ``COLLECTIVES``, where its provider's name finds it.
+    """
     primitive = primitive_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
     record = Collective(

@@ -119,7 +119,11 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Yield the call of getrf, in place, on a column-major operand."""
+    """Yield the call of getrf, in place, on a column-major operand.
+
+    Small matrices are factored by arrayfn's loops instead (``is_small``), ``LANES`` at
+    a time.
+    """
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     name, scratch = "getrf", {"integers": min(rows, columns) * INTEGER_BYTES}
