@@ -245,6 +245,7 @@ class Jitted(Generic[P, R]):
             if isinstance(compiled, FlatTrace):
                 return compiler.apply(compiled, leaves)
             if compiled.asks_mesh and not self._asks_mesh:
+                # From now on, the mesh of set_mesh is a part of each key.
                 self._asks_mesh = True
                 key = (structure, static, types, backend.name, mesh_of_block())
             entry = self._cache[key] = compiled

@@ -267,6 +267,7 @@ def _in_dims(
     of_keys = _are_words((args, kwargs), leaves)
     for leaf, dim, of_key in zip(leaves, dims, of_keys, strict=True):
         if dim is None and not is_array(leaf):
+            # Any Python value may be given where nothing is mapped.
             checked.append(None)
             continue
         check_leaf(leaf, f"vmap: an argument of {name}")

@@ -90,6 +90,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
             return self.function(*args, **kwargs)
         body = trace_function(self.function, bound.args, {})
         own = len(leaves)
+        # The captured values, and the body's inputs for them.
         captured, (inputs,) = closed_over([(body, own)])
         call = _Call(name, self._rule, structure, body, own)
         results = apply(
