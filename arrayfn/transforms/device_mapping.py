@@ -89,10 +89,9 @@ def pmap(
 
     ``pmap`` is ``vmap`` over devices. The mapped extent is the number of devices that
     are used. ``in_axes`` has, for each positional argument, the mapped axis, or None if
-    all devices get the same value. Keyword arguments are mapped along axis
-    0. ``out_axes`` is the mapped axis of the results. Collectives work along
-    ``axis_name`` (by default ``"devices"``). Derivatives are not summed over the
-    devices.
+    all devices get the same value. Keyword arguments are mapped along axis 0.
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``). Derivatives are not summed over the devices.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
