@@ -31,7 +31,10 @@ and the mesh of ``set_mesh`` if the function asks for it."""
 class Built:
     """The record of one compilation, for logs and ``signatures``.
 
-    ``reason`` says which argument caused it, if the function had been compiled before.
+    ``name`` is the function's. ``reason`` says which argument caused the compilation,
+    if the function had been compiled before. ``stage`` is what is being done:
+    "tracing", "lowering" or "compiling". ``begin`` is the time of its begin by
+    ``time.perf_counter``, and ``seconds`` its duration, once it has ended.
     ``from_disk`` and ``compiled`` count the kernels that were in the disk cache and
     those that were not; the process already had the others.
     """
@@ -60,6 +63,7 @@ def building(name: str, backend: str, reason: str) -> Generator[Built]:
     if reason:
         RETRACE.info("%s: %s", name, reason)
     hits, misses = COUNTS["hits"], COUNTS["misses"]
+    # A timer prints the line, unless the compilation ends before.
     line = threading.Timer(PATIENCE, _announce, (built,)) if _is_read() else None
     if line is not None:
         line.daemon = True
@@ -99,7 +103,7 @@ def _is_read() -> bool:
 
 
 def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) -> str:
-    """Why a call compiles again: how ``key`` differs from the nearest earlier key.
+    """Say why a call compiles again: how ``key`` differs from the nearest earlier key.
 
     Empty if there are no ``earlier`` keys. ``names`` returns the arguments' names.
     """
@@ -109,7 +113,7 @@ def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) 
 
 
 def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
-    """A sentence for each difference between ``key`` and an earlier key, ``other``."""
+    """Return a sentence for each difference between ``key`` and an earlier key."""
     structure, static, types, backend, mesh = key
     old_structure, old_static, old_types, old_backend, old_mesh = other
     sentences: list[str] = []
@@ -136,7 +140,7 @@ def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[s
 
 
 def _static_differences(static: StaticArguments, other: StaticArguments) -> list[str]:
-    """A sentence for each static argument that differs from that of ``other``."""
+    """Return a sentence for each static argument that differs from ``other``'s."""
     old_values: dict[Any, Any] = dict([*other.positional, *other.named])
     sentences: list[str] = []
     for parameter, value in (*static.positional, *static.named):

@@ -41,17 +41,17 @@ _OPTIONAL: Final = {"open": dict, "edited": dict}
 
 
 def program_file(number: int) -> str:
-    """The file of a signature's Program."""
+    """Return the file of a signature's Program."""
     return f"programs/{number}.txt"
 
 
 def constant_file(number: int) -> str:
-    """The file of an array."""
+    """Return the file of an array."""
     return f"constants/{number}.npy"
 
 
 def kernel_file(number: int, name: str) -> str:
-    """The file of an edited kernel of a signature."""
+    """Return the file of an edited kernel of a signature."""
     return f"kernels/{number}.{name}.py"
 
 
@@ -64,26 +64,26 @@ def read_description(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]
     if DESCRIPTION not in files:
         raise BundleError(f"{folder} has no {DESCRIPTION}")
     try:
-        found: Any = json.loads(files[DESCRIPTION])
+        description: Any = json.loads(files[DESCRIPTION])
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise BundleError(f"{file} describes no bundle of format {FORMAT}")
-    _check_fields(file, found, _FIELDS)
-    signatures, constants = found["signatures"], found["constants"]
+    _check_fields(file, description, _FIELDS)
+    signatures, constants = description["signatures"], description["constants"]
     expected = {DESCRIPTION, *map(constant_file, range(len(constants)))}
     for number, signature in enumerate(signatures):
         _check_signature(file, signature, len(constants))
         expected.add(program_file(number))
         expected |= {kernel_file(number, name) for name in signature.get("edited", ())}
-    if not has_backend(found["device"]):
-        raise BundleError(f"{file}: there is no device {found['device']!r}")
+    if not has_backend(description["device"]):
+        raise BundleError(f"{file}: there is no device {description['device']!r}")
     if expected != set(files) or not signatures:
         odd = sorted(expected.symmetric_difference(files)) or ["no signatures"]
         raise BundleError(f"{file} does not go with the files there: {odd[0]}")
     if not all(type(name) is str and name in BY_SHORT_NAME for name in constants):
         raise BundleError(f"{file}: 'constants' are data types")
-    return found
+    return description
 
 
 def _check_signature(file: Path, signature: Any, constant_count: int) -> None:
@@ -133,7 +133,7 @@ def arguments_structure(folder: Path, description: dict[str, Any]) -> tree.TreeD
 def structure_of(
     folder: Path, description: Any, count: int | None = None
 ) -> tree.TreeDef:
-    """The structure that JSON describes, with ``count`` leaves if that is known.
+    """Return the structure that JSON describes, with ``count`` leaves if that is known.
 
     ``description`` is what ``described`` made. Raises BundleError, with the bundle's
     ``folder``, for anything else.
@@ -171,7 +171,10 @@ def options_of(folder: Path, description: dict[str, Any]) -> Options:
 
 
 def donated_of(folder: Path, numbers_read: list[Any], count: int) -> frozenset[int]:
-    """The numbers of donated leaves, of ``count``; BundleError for others."""
+    """Check the indices of donated leaves, of ``count`` leaves; return them as a set.
+
+    Raises BundleError unless they are ascending and in range.
+    """
     numbers = [k for k in numbers_read if type(k) is int and 0 <= k < count]
     if numbers != numbers_read or sorted(set(numbers)) != numbers_read:
         raise BundleError(

@@ -70,7 +70,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_files(folder: Path) -> tuple[str, dict[str, bytes]]:
-    """A hash of the bundle, and its files by their names.
+    """Return a hash of the bundle, and its files by their names.
 
     Raises BundleError unless all files are as they were written.
     """
@@ -92,7 +92,7 @@ def read_files(folder: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> bytes:
-    """``array`` as a file of ``numpy.save``."""
+    """Return ``array`` as a file of ``numpy.save``."""
     stored = _STORED.get(array.dtype)
     file = io.BytesIO()
     np.save(file, array if stored is None else array.view(stored), allow_pickle=False)
@@ -100,11 +100,12 @@ def array_bytes(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
-    """The array in a file's ``content``, of the dtype with this short name.
+    """Return the array in a file's ``content``, of the dtype with this short name.
 
     Raises BundleError, with the file's ``name``, if it has another type or is no array.
     No more memory is taken than ``content`` has.
     """
+    # A .npy file: 8 bytes of magic and version, 2 of the header's length, the header.
     size = int.from_bytes(content[8:10], "little")
     header = content[10 : 10 + size]
     match = _HEADER.fullmatch(header.decode("latin-1"))
@@ -129,12 +130,12 @@ def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
 
 
 def content_hash(content: bytes) -> str:
-    """The hash of ``content``, as ``SHA256SUMS`` has it."""
+    """Return the hash of ``content``, as ``SHA256SUMS`` has it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The hash of each file by its name, as ``SHA256SUMS`` lists them."""
+    """Return the hash of each file by its name, as ``SHA256SUMS`` lists them."""
     try:
         lines = _read(folder, SUMS, _MAX_TEXT).decode("ascii").split("\n")
     except UnicodeDecodeError:
@@ -143,7 +144,7 @@ def _sums(folder: Path) -> dict[str, str]:
     for line in lines[:-1]:
         match = _SUM.fullmatch(line)
         if match is None or match[2] in sums:
-            break
+            break  # the lengths differ then, which is an error below
         sums[match[2]] = match[1]
     if lines[-1] or len(sums) != len(lines) - 1 or not sums:
         raise BundleError(f"{folder / SUMS} is not a list of hashes and names")
@@ -151,7 +152,7 @@ def _sums(folder: Path) -> dict[str, str]:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """The names of all files in the folder, and in its folders."""
+    """Yield the names of all files in the folder, and in its folders."""
     try:
         count = 0
         for entry in os.scandir(folder):
@@ -168,7 +169,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
-    """The content of a regular file of at most ``max_bytes``, not behind a link.
+    """Return the content of a regular file of at most ``max_bytes``, not behind a link.
 
     ``name`` is the file's path in ``folder``, with slashes. Without ``max_bytes`` the
     machine's memory is the limit.
@@ -205,5 +206,5 @@ def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
 
 
 def _physical_memory() -> int:
-    """The bytes of the machine's memory."""
+    """Return the bytes of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

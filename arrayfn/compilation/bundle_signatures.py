@@ -1,8 +1,8 @@
 """The signatures of a bundle, and what is compiled of them.
 
-In: the files of a bundle, whose hashes are right and which nobody trusts for that. Out:
-``Signature``s, which give a ``Compiled`` for arguments of their types. BundleError,
-with the file, says what is wrong.
+In: the files of a bundle. Their hashes are right, but that does not make them
+trustworthy, so everything is checked. Out: ``Signature``s, which give a ``Compiled``
+for arguments of their types. BundleError, with the file, says what is wrong.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ Array = np.ndarray[Any, Any]
 class Contents:
     """The verified contents of a bundle: files by name, and what they describe.
 
-    ``content_hash`` is that of all files, ``description`` is what ``bundle.json`` says,
-    and ``constants`` are the arrays.
+    ``folder`` is where they were read, and ``content_hash`` the hash of all files.
+    ``description`` is what ``bundle.json`` says, and ``constants`` are the arrays.
     """
 
     folder: Path
@@ -69,10 +69,12 @@ class Contents:
 
 
 class Signature:
-    """One signature of a bundle, which is compiled at the first call.
+    """One signature of a bundle: the function for arguments of certain types.
 
-    If the disk cache lacks its plan it is compiled at once, so that errors come when
-    the bundle is loaded. A signature with open sizes is compiled for each size.
+    If the disk cache has its plan, the kernels are loaded at the first call. Otherwise
+    the signature is compiled at once, so that errors come when the bundle is loaded. A
+    signature with open sizes is compiled for each size. ``example`` is the function for
+    one choice of sizes, which the bundle names.
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:
@@ -112,7 +114,7 @@ class Signature:
     def accepting(
         self, structure: tree.TreeDef, types: Sequence[ArrayType]
     ) -> Compiled:
-        """The function for arguments of these types; ArgumentError if it is another."""
+        """Return the function compiled for these types; ArgumentError for others."""
         if structure != self._in_tree:
             raise ArgumentError(
                 f"this was compiled for arguments of structure "
@@ -124,16 +126,16 @@ class Signature:
             compiled.check(types)
             return compiled
         pairs = zip(types, self._types, strict=True)
-        for number, (have, wanted) in enumerate(pairs):
-            if have.dtype != wanted.dtype:
+        for number, (actual, wanted) in enumerate(pairs):
+            if actual.dtype != wanted.dtype:
                 raise ArgumentError(
-                    f"argument {number} is {have}, not of {short_name(wanted.dtype)}",
+                    f"argument {number} is {actual}, not of {short_name(wanted.dtype)}",
                     user_location(),
                 )
         return self._for_sizes(self._open.sizes([t.shape for t in types]))
 
     def without_libraries(self, sizes: Sizes) -> Compiled:
-        """The function for ``sizes``, lowered for a CPU without a library's products.
+        """Return the function for ``sizes``, lowered for a CPU without libraries.
 
         Raises ArgumentError unless ``sizes`` are those that are open.
         """
@@ -156,7 +158,7 @@ class Signature:
         return Compiled(compiled, run, self._in_tree, self._out_tree, cpu)
 
     def _for_sizes(self, sizes: Sizes) -> Compiled:
-        """The function for ``sizes``, which are none unless some are open."""
+        """Return the function compiled for ``sizes``: empty if no sizes are open."""
         key = repr(sorted(sizes.items()))
         if key not in self._compiled:
             text = self._text if self._open is None else self._open.text(sizes)
@@ -173,10 +175,10 @@ class Signature:
         # A GPU's plans follow from the card, and kernels of operators from the process.
         may_keep = self._backend.name == "cpu" and "edited" not in self._description
         may_keep = may_keep and "operator_call(" not in text
-        kept = kept_plan(key, self._captured) if may_keep else None
+        cached_plan = kept_plan(key, self._captured) if may_keep else None
         run: Executable
         try:
-            if kept is None:
+            if cached_plan is None:
                 program = _program(self._file, text, self._arrays())
                 lowered = self._lowered(program)
                 compiled = lowered.compiled_program
@@ -185,7 +187,7 @@ class Signature:
                     types = tuple(v.type for v in program.constants)
                     keep(key, KeptPlan(types, compiled), program.constant_values)
             else:
-                compiled = kept.compiled
+                compiled = cached_plan.compiled
                 run = _on_first_call(lambda: self._backend.load(compiled))
         except (BundleError, OutOfMemoryError):
             raise
@@ -203,18 +205,19 @@ class Signature:
         check_count(folder, self._out_tree, len(compiled.output_types))
 
     def _arrays(self) -> list[Array]:
-        """The arrays that the Program captures."""
+        """Return the arrays that the Program captures."""
         return [self._contents.constants[k] for k in self._description["constants"]]
 
     def _captured(self, types: Sequence[ArrayType]) -> list[Array]:
-        """The captured arrays of the Program, laid out in memory as it says."""
+        """Return the Program's captured arrays, laid out in memory as ``types`` say."""
         pairs = zip(self._arrays(), types, strict=True)
         return [_laid_out(self._file, x, type) for x, type in pairs]
 
     def _lowered(self, program: Program) -> Lowered:
         """Lower ``program``, with the sources of edited kernels.
 
-        If a machine like this saved it, the kernels must be the same as then.
+        If a machine like this one saved the bundle, the kernels must be the same as
+        those that were saved, else BundleError is raised.
         """
         backend, folder = self._backend, self._contents.folder
         trees = self._in_tree, self._out_tree
@@ -273,11 +276,12 @@ class Signature:
 
 
 def _on_first_call(make: Callable[[], Executable]) -> Executable:
-    """An executable that ``make`` makes when it is first called."""
-    made = cache(make)
+    """Return an executable that ``make`` makes when it is first called."""
+    executable = cache(make)
 
     def run(inputs: tuple[Any, ...]) -> Sequence[Any]:
-        return made()(inputs)
+        """Make the executable if that has not been done, and run it."""
+        return executable()(inputs)
 
     return run
 
@@ -292,18 +296,18 @@ def _never_run_as_python(compiled: CompiledProgram) -> CompiledProgram:
 
 
 def kinds_of(kernel: Kernel) -> list[str]:
-    """The kinds of a kernel's parameters."""
+    """Return the kinds of a kernel's parameters."""
     return [parameter.kind for parameter in kernel.parameters]
 
 
 def machine_of() -> list[str]:
-    """What kernels follow from besides the Program: the compiler and the machine."""
+    """Return what kernels depend on besides the Program: compiler and machine."""
     return [_compiler_hash(), platform.machine(), *machine.properties()]
 
 
 @cache
 def _compiler_hash() -> str:
-    """The hash of the files that make kernels of Programs."""
+    """Return the hash of the files that make kernels of Programs."""
     package = Path(__file__).parents[1]
     files = sorted((package / "lowering").rglob("*.py")) + sorted(
         (package / "passes").rglob("*.py")
@@ -312,7 +316,10 @@ def _compiler_hash() -> str:
 
 
 def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
-    """The hash of each generated kernel's key, by its name; "" for a library's."""
+    """Return the hash of each generated kernel's key, by the kernel's name.
+
+    A library's kernel has an empty hash.
+    """
     return {
         k.name: content_hash(k.key.encode()) if isinstance(k, Kernel) else ""
         for k in kernels
@@ -323,7 +330,7 @@ def kernel_hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
 
 
 def _decoded(file: Path, content: bytes) -> str:
-    """The text of a file with this content; BundleError unless it is UTF-8."""
+    """Return the text of a file with this content; BundleError unless it is UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -124,7 +124,7 @@ def save(
 
 
 def _device_of(signatures: Sequence[Any]) -> str:
-    """The device that the ``signatures`` are lowered for.
+    """Return the device that the ``signatures`` are lowered for.
 
     Raises ArgumentError if one is no ``Lowered``, and if there are two devices.
     """
@@ -146,7 +146,11 @@ def _device_of(signatures: Sequence[Any]) -> str:
 
 
 class _Arrays:
-    """The arrays of a bundle that is written; equal ones are stored once."""
+    """The arrays of a bundle that is written; equal ones are stored once.
+
+    ``files`` has the content of each array by its path, and ``types`` the short name of
+    its dtype by its number.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -164,9 +168,9 @@ class _Arrays:
         return number
 
     def tree(self, value: Any) -> dict[str, Any]:
-        """A pytree of arrays and numbers as JSON: structure and arrays' numbers."""
-        given, structure = tree.flatten(value)
-        leaves = [adopted(x) for x in given]
+        """Add the leaves of a pytree; return structure and leaf numbers as JSON."""
+        foreign, structure = tree.flatten(value)
+        leaves = [adopted(x) for x in foreign]
         for leaf in leaves:
             check_leaf(leaf, "save: a leaf of arrays")
         numbers = [self.add(np.asarray(x, leaf_type(x).dtype)) for x in leaves]
@@ -176,11 +180,11 @@ class _Arrays:
 def _described_signature(
     number: int, lowered: Lowered, held: _Arrays, files: dict[str, bytes]
 ) -> dict[str, Any]:
-    """Describe one signature as JSON; add its arrays and files to those given.
+    """Describe one signature as JSON; add its arrays and files.
 
-    They are added to ``held`` and ``files``, contents by path. ``number`` is that of
-    the signature, by which its files are named. Raises ArgumentError for what a bundle
-    cannot hold.
+    The arrays are added to ``held``, and the files to ``files``, which has contents by
+    path. ``number`` is the index of the signature, by which its files are named. Raises
+    ArgumentError for what a bundle cannot hold.
     """
     if lowered.backend.name == "mesh":
         raise ArgumentError(
@@ -324,7 +328,7 @@ class Bundle:
         return tuple(functions)
 
     def _chosen(self, structure: tree.TreeDef, types: Sequence[ArrayType]) -> Compiled:
-        """The first signature that takes arguments of this structure and these types.
+        """Return the first signature that takes arguments of this structure and types.
 
         Raises ArgumentError if none does.
         """
@@ -391,8 +395,8 @@ def load(
         for name, dtype in dtype_of_file.items()
     ]
     arrays = {
-        name: _tree_of(path, given, constants)
-        for name, given in description["arrays"].items()
+        name: _tree_of(path, value_description, constants)
+        for name, value_description in description["arrays"].items()
     }
     contents = Contents(path, bundle_hash, files, description, constants)
     backend = choose(description["device"] if device is None else device)

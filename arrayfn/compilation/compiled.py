@@ -83,7 +83,7 @@ class Compiled:
         return self.on_leaves(leaves, types)
 
     def cost_analysis(self) -> dict[str, float]:
-        """The arithmetic operations of a call and the bytes that it moves.
+        """Return the arithmetic operations of a call and the bytes that it moves.
 
         ``jit(f).lower(...).cost()`` has them for each step.
 
@@ -97,7 +97,7 @@ class Compiled:
         return {"flops": float(cost.operations), "bytes accessed": float(cost.bytes)}
 
     def memory_analysis(self) -> Memory:
-        """The bytes of arguments, results, constants and temporaries.
+        """Return the bytes of arguments, results, constants and temporaries.
 
         >>> import arrayfn as af
         >>> compiled = af.jit(lambda x: x + 1.0).lower(np.ones(128)).compile()
@@ -116,10 +116,10 @@ class Compiled:
     def check(self, types: Sequence[ArrayType]) -> None:
         """Raise ArgumentError unless arguments of ``types`` fit."""
         pairs = zip(types, self.compiled.input_types, strict=True)
-        for number, (have, wanted) in enumerate(pairs):
-            if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
+        for number, (actual, wanted) in enumerate(pairs):
+            if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
                 raise ArgumentError(
-                    f"argument {number} must be {wanted}, not {have}: this was "
+                    f"argument {number} must be {wanted}, not {actual}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
@@ -128,8 +128,8 @@ class Compiled:
         """Call with leaves of the right ``types``; only their layouts may differ."""
         wanted = self.compiled.input_types
         arrays = tuple(
-            _as_array(x, have, want)
-            for x, have, want in zip(leaves, types, wanted, strict=True)
+            _as_array(x, actual, want)
+            for x, actual, want in zip(leaves, types, wanted, strict=True)
         )
         results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
         return tree.unflatten(self.out_tree, list(results))
@@ -147,7 +147,7 @@ def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
 
 
 def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
-    """A copy of ``array`` with the strides of ``type``, gaps between rows included."""
+    """Copy ``array`` to memory with the strides of ``type``, gaps included."""
     lowest, extent = type.span()
     size = type.dtype.itemsize
     strides = [stride * size for stride in type.layout.strides(type.shape)]
@@ -168,7 +168,7 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
     value_total = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """The function's results; raises the error of a fault."""
+        """Return the function's results, or raise the error of a fault."""
         *results, fault = run(arrays)
         result_count = len(results) - value_total
         if int(fault) != NO_FAULT:
@@ -179,7 +179,7 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
 
 
 def signature(compiled: CompiledProgram) -> str:
-    """The name and types of ``compiled``: ``f(f32[3]) -> (f32[])``."""
+    """Return the name and types of ``compiled``: ``f(f32[3]) -> (f32[])``."""
     arguments = ", ".join(map(str, compiled.input_types))
     results = ", ".join(map(str, compiled.output_types))
     return f"{compiled.name}({arguments}) -> ({results})"

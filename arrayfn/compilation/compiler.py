@@ -57,7 +57,7 @@ class Compiler:
         return name_of(self.function)
 
     def backend_of(self, values: Sequence[Any]) -> Backend:
-        """The backend that computes on ``values``, leaves of the arguments.
+        """Return the backend that computes on ``values``, leaves of the arguments.
 
         It is the one that was named, else the one of the device they are on.
         """
@@ -90,9 +90,9 @@ class Compiler:
         )
         if traced.trace.asks_platform and self.backend is None:
             # Constants on a device decide where it runs.
-            there = device_of(traced.program.constant_values) or platform
-            if there != platform:
-                return self.trace(args, kwargs, static, types, there)
+            device_platform = device_of(traced.program.constant_values) or platform
+            if device_platform != platform:
+                return self.trace(args, kwargs, static, types, device_platform)
         return traced
 
     def inline(
@@ -116,9 +116,9 @@ class Compiler:
         return self.apply(traced, leaves)
 
     def apply(self, traced: FlatTrace, leaves: list[Any]) -> Any:
-        """The results of an operator_call of the traced function on ``leaves``.
+        """Return the results of an operator_call of the traced function on ``leaves``.
 
-        Its Program also takes the values of the functions around that it captured.
+        The Program also takes values of enclosing functions, which it captured.
         """
         operands = [*leaves, *traced.trace.captured]
         results = apply(operator_call, *operands, name=self.name, body=traced.program)

@@ -85,6 +85,7 @@ def lower(
 ) -> Lowered:
     """Lower a traced function for ``backend``, or for the mesh of its arrays."""
     program = with_own_constants(traced.program)
+    # Captured arrays, or arrays over a mesh, may decide where the function runs.
     if device_of(program.constant_values):
         backend = compiler.backend_of(program.constant_values)
     mesh = mesh_of(program)
@@ -127,9 +128,13 @@ def _check_on_mesh(compiler: Compiler, program: Program) -> None:
 def _donated_leaves(
     compiler: Compiler, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[int]:
-    """The numbers of the leaves of ``(args, kwargs)`` that may be overwritten."""
+    """Return the indices of the leaves of ``(args, kwargs)`` that may be overwritten.
+
+    ``args`` and ``kwargs`` have no static arguments.
+    """
     if not compiler.donated:
         return []
+    # The positions, among all arguments, of those in ``args``.
     positions = (k for k in count() if k not in compiler.static.positions)
     arguments = [
         *((k in compiler.donated.positions, x) for k, x in zip(positions, args)),  # noqa: B905
@@ -150,22 +155,22 @@ def compile_traced(
     """Lower and load a traced function; ``built`` records how far that has come."""
     built.stage = "lowering"
     if compiler.backend is not None:
-        choose(backend.name)  # it may be missing here, and only be lowered for
+        choose(backend.name)  # raises if this machine lacks the backend
     lowered = lower(compiler, traced, args, kwargs, backend)
     built.stage, built.kernels = "compiling", len(lowered.kernels)
     array_types = lowered.backend.array_types()
     return CompiledSignature(
-        lowered.load(),
-        lowered.out_tree,
-        lowered.out_tree == tree.structure(0),
-        (np.ndarray, float, int, bool, *array_types),
-        bool(array_types),
-        traced.trace.inlined.union(operators_of(lowered.program)),
-        built,
-        lowered.compiled_program,
-        lowered.backend,
-        lowered.sites,
-        traced.trace.asks_mesh,
+        run=lowered.load(),
+        out_tree=lowered.out_tree,
+        single=lowered.out_tree == tree.structure(0),
+        kept_types=(np.ndarray, float, int, bool, *array_types),
+        is_on_device=bool(array_types),
+        operators=traced.trace.inlined.union(operators_of(lowered.program)),
+        built=built,
+        compiled=lowered.compiled_program,
+        backend=lowered.backend,
+        sites=lowered.sites,
+        asks_mesh=traced.trace.asks_mesh,
     )
 
 

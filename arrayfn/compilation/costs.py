@@ -95,7 +95,7 @@ class Memory:
 
 
 def cost_of(plan: ExecutionPlan) -> Cost:
-    """The cost of each step of ``plan``."""
+    """Return the cost of each step of ``plan``."""
     numbers = {id(step): number for number, step in numbered(plan.steps)}
     costs: list[StepCost] = []
 
@@ -130,9 +130,10 @@ def cost_of(plan: ExecutionPlan) -> Cost:
 
 
 def memory_of(plan: ExecutionPlan) -> Memory:
-    """The memory of ``plan``."""
+    """Return the bytes of the buffers of ``plan``, by kind."""
 
     def total(kind: str) -> int:
+        """Return the bytes of all buffers of this kind."""
         return sum(b.nbytes for b in plan.buffers if b.kind == kind)
 
     arrays = total("input"), total("output"), total("constant")

@@ -184,7 +184,7 @@ config: Final = Config()
 
 
 def _unknown(name: str) -> str:
-    """The message about an option that ``config`` has not."""
+    """Return the message about an option that ``config`` has not."""
     return (
         f"config has no option {name!r}; it has {', '.join(OPTIONS)}. Other choices "
         "are arguments of jit"
@@ -202,7 +202,7 @@ def set_by_environment() -> None:
 
 
 def _kinds() -> frozenset[str]:
-    """The kinds of checks that hold in this thread, as ``with_checks`` takes them."""
+    """Return the kinds of checks of this thread, as ``with_checks`` takes them."""
     return frozenset(kind for option, kind in _KINDS.items() if is_on(option))
 
 

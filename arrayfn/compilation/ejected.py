@@ -135,7 +135,10 @@ def _calls_on_gpu(
 def read_kernels(
     kernels: Iterable[Kernel | LibraryKernel], folder: Path
 ) -> dict[str, str]:
-    """The sources in ``folder`` that differ from those of ``kernels``, by name."""
+    """Read the sources in ``folder`` that differ from those of ``kernels``, by name.
+
+    Raises ArgumentError if there is no file for any of the kernels.
+    """
     sources = {k.name: k.source for k in kernels if isinstance(k, Kernel)}
     files = {name: folder / f"{name}.py" for name in sources}
     edited_sources = {
@@ -155,7 +158,7 @@ def read_kernels(
 
 
 def source_of(file: Path) -> str:
-    """The kernel's source in a file, without the lines that check it."""
+    """Return the kernel's source in a file, without the lines that check it."""
     return file.read_text("utf-8").partition(_FOOT)[0].rstrip("\n") + "\n"
 
 
@@ -229,11 +232,15 @@ def _on_cpu(call: EjectedCall) -> _Outcome:
 
 
 def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
-    """Time some runs of the compiled kernel; run it once if it has no items."""
+    """Time some runs of the compiled kernel: the text has the shortest time.
+
+    A kernel without items is run once, without a time.
+    """
     run = backend.load_timed(call.program())
     results = run(call.inputs())
     if not call.items:
         return _Outcome(results)
+    # ``times_of_steps()[0]`` is (runs, seconds) of step 0, the only one, so far.
     times: list[float] = []
     for _ in range(_REPEATS):
         before = run.times_of_steps()[0][1]
@@ -243,7 +250,7 @@ def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
 
 
 def _random(type: ArrayType, random: np.random.Generator) -> Array:
-    """Random values of ``type``; integers are 0 and 1."""
+    """Return random values of ``type``; integers are 0 and 1."""
     if type.dtype in dtypes.INEXACT:
         return np.asarray(random.standard_normal(type.shape)).astype(type.dtype)
     return np.asarray(random.integers(0, 2, type.shape)).astype(type.dtype)

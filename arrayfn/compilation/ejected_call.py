@@ -62,11 +62,14 @@ class EjectedCall:
     after: list[Array] = field(default_factory=list[Array])
 
     def program(self, kernel: Kernel | None = None) -> CompiledProgram:
-        """The call as a compiled Program whose arguments and results are the memories.
+        """Return a compiled Program of this one call, on copies of the memories.
 
-        ``kernel`` is called instead of this one, if it is given.
+        Its arguments are the memories before the call, and its results those after it:
+        result k takes over the contents of argument k. ``kernel`` is called instead of
+        this one, if it is given.
         """
         kernel = kernel or self.kernel
+        # Buffers 0 to count - 1 are the arguments, count to 2 * count - 1 the results.
         count = len(self.before)
         types = tuple(ArrayType((m.size,), m.dtype) for m in self.before)
         buffers = [BufferAllocation("input", k, t, t.size) for k, t in enumerate(types)]
@@ -95,7 +98,7 @@ class EjectedCall:
         )
 
     def inputs(self) -> tuple[Array, ...]:
-        """The arguments of ``program``."""
+        """Return the arguments of ``program``."""
         return tuple(m.copy() for m in self.before)
 
     def equals(self, results: Sequence[Any]) -> bool:
@@ -104,7 +107,7 @@ class EjectedCall:
         return all(np.asarray(a).tobytes() == b.tobytes() for a, b in pairs)
 
     def is_close(self, results: Sequence[Any]) -> bool:
-        """Whether elements differ by some units in the last place at most."""
+        """Whether ``results`` equal ``after`` up to some units in the last place."""
         return all(
             _is_close(np.asarray(result), expected, self._dtypes_of(number))
             for number, (result, expected) in enumerate(
@@ -113,15 +116,15 @@ class EjectedCall:
         )
 
     def _dtypes_of(self, memory: int) -> Iterator[np.dtype[Any]]:
-        """The dtypes of floats that the kernel sees in a memory."""
+        """Yield the float dtypes of the kernel's pointers into memory ``memory``."""
         pairs = zip(self.arguments, self.kernel.parameters, strict=True)
         names = {
             parameter.kind.removesuffix("*")
             for argument, parameter in pairs
             if isinstance(argument, BufferArgument) and argument.buffer == memory
         }
-        found = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
-        return (d for d in found if d is not None and d in dtypes.INEXACT)
+        pointer_dtypes = (dtypes.BY_SHORT_NAME.get(name) for name in sorted(names))
+        return (d for d in pointer_dtypes if d is not None and d in dtypes.INEXACT)
 
     def save(self, file: Path) -> None:
         """Write the call, without the kernel's source."""
@@ -143,7 +146,7 @@ class EjectedCall:
 
     @classmethod
     def load(cls, file: Path, name: str, source: str) -> EjectedCall:
-        """The call that ``file`` holds, of the kernel ``name``, which is ``source``."""
+        """Read the call in ``file``, of the kernel ``name`` with this ``source``."""
         with np.load(file, allow_pickle=False) as data:
             named_types = zip(data["names"], data["kinds"], strict=True)
             parameters = tuple(Parameter(str(n), str(kind)) for n, kind in named_types)
@@ -192,6 +195,7 @@ class Recorder:
             for pointer, argument in zip(pointers, step.arguments, strict=True)
             if pointer is not None and isinstance(argument, BufferArgument)
         ]
+        # Each range of addresses is one memory; find the one of each argument.
         ranges = _merged([_range(array) for array in arrays])
         self._memories = [_bytes(*both) for both in ranges]
         for argument, pointer in zip(step.arguments, pointers, strict=True):
@@ -217,15 +221,16 @@ class Recorder:
             memory[...] = np.asarray(result)
 
     def finish(self) -> EjectedCall:
-        """The recorded call, after it has run."""
+        """Copy the memories after the call has run; return the recorded call."""
         self.call.after = [m.copy() for m in self._memories]
         return self.call
 
 
 def _stored(argument: Argument) -> tuple[int, int]:
-    """An argument as two numbers of a file: the memory, and the offset in bytes.
+    """Return an argument as two numbers for a file: its memory, and the offset.
 
-    For an integer these are -1 and its value, for scratch memory -2 and the offset.
+    The offset is in bytes. An integer is (-1, its value), and scratch memory is (-2,
+    its offset).
     """
     if isinstance(argument, int):
         return _INTEGER, argument
@@ -235,7 +240,7 @@ def _stored(argument: Argument) -> tuple[int, int]:
 
 
 def _loaded(memory: int, value: int) -> Argument:
-    """The argument that ``_stored`` made these numbers of."""
+    """Return the argument that ``_stored`` turned into these numbers."""
     if memory == _INTEGER:
         return value
     return (
@@ -244,38 +249,45 @@ def _loaded(memory: int, value: int) -> Argument:
 
 
 def _range(array: Array) -> tuple[int, int]:
-    """The address of a contiguous array's first byte, and that after its last."""
+    """Return the addresses of a contiguous array's first byte, and after its last."""
     first = int(array.__array_interface__["data"][0])
     return first, first + array.nbytes
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge ranges that overlap."""
-    found: list[tuple[int, int]] = []
+    """Merge ``(first, last)`` ranges that overlap; return them in order."""
+    merged: list[tuple[int, int]] = []
     for first, last in sorted(set(ranges)):
-        if found and first < found[-1][1]:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if merged and first < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def _bytes(first: int, last: int) -> Array:
-    """The memory between two addresses."""
+    """Return the memory between two addresses as an array of bytes, without a copy."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * (last - first)).from_address(first))
 
 
 def _is_close(result: Array, expected: Array, kinds: Iterator[np.dtype[Any]]) -> bool:
-    """Whether bytes are equal, or floats of one of ``kinds`` that are close."""
+    """Whether two byte arrays are equal, or are close as floats of one of ``kinds``.
+
+    Each element must be close, by 64 machine epsilons, or have the same bits.
+    """
     if result.tobytes() == expected.tobytes():
         return True
     for dtype in kinds:
         whole = expected.size // dtype.itemsize * dtype.itemsize
-        have, want = (m[:whole].view(dtype) for m in (result, expected))
+        actual, wanted = (m[:whole].view(dtype) for m in (result, expected))
         wide = np.result_type(dtype, np.float32)
         tolerance = 64 * float(ml_dtypes.finfo(dtype).eps)
         close = np.isclose(
-            have.astype(wide), want.astype(wide), tolerance, tolerance, equal_nan=True
+            actual.astype(wide),
+            wanted.astype(wide),
+            tolerance,
+            tolerance,
+            equal_nan=True,
         )
         equal = result[:whole].reshape(-1, dtype.itemsize) == expected[:whole].reshape(
             -1, dtype.itemsize

@@ -106,7 +106,8 @@ int main(int count, char **files)
 def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     """Write ``compiled``, for a CPU and completed, as the C function ``name``.
 
-    Raises ArgumentError for what cannot be exported, with the names of the kernels.
+    Returns the files: ``NAME.h``, ``NAME.c``, ``NAME_main.c`` and ``NAME.o``. Raises
+    ArgumentError for what cannot be exported, with the names of the kernels.
     """
     for number, type in enumerate((*compiled.input_types, *compiled.output_types)):
         if type.span()[0] < 0:
@@ -122,7 +123,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
         (text.replace(check_signals.symbol, asks), interleave)
         for text, interleave in _texts(compiled, symbols)
     ]
-    made, needed = target.linked_object([_constants_text(compiled, name), *texts])
+    content, needed = target.linked_object([_constants_text(compiled, name), *texts])
     missing = needed - {asks, *symbols.values()} - _OF_C
     if missing:
         raise ArgumentError(
@@ -139,7 +140,7 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     }
     for file, text in files.items():
         (folder / file).write_text(text, "ascii")
-    (folder / f"{name}.o").write_bytes(made)
+    (folder / f"{name}.o").write_bytes(content)
     return [folder / file for file in (*files, f"{name}.o")]
 
 
@@ -168,9 +169,10 @@ def _texts(
 
 
 def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
-    """LLVM IR of one constant that holds all captured arrays, at ``_offsets``.
+    """Return LLVM IR of one constant that holds all captured arrays, at ``_offsets``.
 
-    The constant is called after the C function ``name``.
+    The constant is called ``NAME_constants``, after the C function ``name``. The second
+    result says that the text has no loops to interleave.
     """
     content = bytearray()
     for array, offset in zip(compiled.constants, _offsets(compiled), strict=True):
@@ -187,7 +189,7 @@ def _constants_text(compiled: CompiledProgram, name: str) -> tuple[str, bool]:
 
 
 def _offsets(compiled: CompiledProgram) -> list[int]:
-    """The byte offset of each captured array in the constant."""
+    """Return the byte offset of each captured array in the constant."""
     offsets: list[int] = []
     end = 0
     for array in compiled.constants:
@@ -197,7 +199,7 @@ def _offsets(compiled: CompiledProgram) -> list[int]:
 
 
 def _aligned(nbytes: int) -> int:
-    """``nbytes``, rounded up to a multiple of ``_LINE``."""
+    """Round ``nbytes`` up to a multiple of ``_LINE``."""
     return -(-nbytes // _LINE) * _LINE
 
 
@@ -221,8 +223,8 @@ class _Source:
     # The header.
 
     def parameters(self) -> list[str]:
-        """The parameters of the function, in C."""
-        given = [
+        """Return the parameters of the function, in C."""
+        arguments = [
             f"const {_C_TYPES[t.dtype]} *in{k}"
             for k, t in enumerate(self.compiled.input_types)
         ]
@@ -230,14 +232,14 @@ class _Source:
             f"{_C_TYPES[t.dtype]} *out{k}"
             for k, t in enumerate(self.compiled.output_types)
         ]
-        return [*given, *results]
+        return [*arguments, *results]
 
     def declaration(self) -> str:
-        """The declaration of the function in C, without a semicolon."""
+        """Return the declaration of the function in C, without a semicolon."""
         return f"int {self.name}({', '.join(self.parameters()) or 'void'})"
 
     def header(self) -> str:
-        """The header: the function's declaration, with comments on its pointers."""
+        """Return the header: the function's declaration, and a comment on pointers."""
         lines = [
             f"/* {self.name}: a function that arrayfn compiled for this processor,",
             f"   {target.host().cpu}. Returns 0, or -1 where memory is out.",
@@ -274,7 +276,7 @@ class _Source:
     # The function.
 
     def body(self, *, is_looking: bool) -> str:
-        """The C file with the function, which runs the steps of the plan.
+        """Return the C file with the function, which runs the steps of the plan.
 
         With ``is_looking`` it defines what kernels with long loops call to ask whether
         to go on.
@@ -291,6 +293,7 @@ class _Source:
         self.lines += [f"void {symbol}{entry};" for symbol in self.symbols.values()]
         if is_looking:
             self.lines += [f"int64_t {self.name}_look(void) {{ return 0; }}"]
+        # One block of memory has the arena, then the scratch memory.
         size = max(_LINE, _aligned(_aligned(plan.arena) + plan.scratch))
         self.lines += [
             "",
@@ -303,6 +306,7 @@ class _Source:
             f"  char *b{number} = {self.address(b)};  /* {b.label}: {b.type} */"
             for number, b in enumerate(plan.buffers)
         ]
+        # A result that is written over an argument begins with the argument's bytes.
         for number, b in enumerate(plan.buffers):
             if b.kind == "output" and b.donor is not None:
                 self.lines.append(
@@ -316,7 +320,7 @@ class _Source:
         return "\n".join(self.lines)
 
     def address(self, buffer: BufferAllocation) -> str:
-        """The address of a buffer in C; 0 for one that a loop sets."""
+        """Return the address of a buffer in C; 0 for one that a loop sets."""
         match buffer.kind:
             case "input":
                 return f"(char *)in{buffer.index}"
@@ -342,17 +346,17 @@ class _Source:
 
     def call(self, step: KernelCall, indent: str) -> None:
         """Append the lines, after ``indent``, that call a kernel of the plan."""
-        given = ", ".join(map(self.argument, step.arguments)) or "0"
+        values = ", ".join(map(self.argument, step.arguments)) or "0"
         self.lines += [
             f"{indent}{{",
-            f"{indent}  const int64_t arguments[] = {{{given}}};",
+            f"{indent}  const int64_t arguments[] = {{{values}}};",
             f"{indent}  /* {step.kernel} */",
             f"{indent}  {self.symbols[step.kernel]}(arguments, 0, {step.items});",
             f"{indent}}}",
         ]
 
     def argument(self, argument: Argument) -> str:
-        """A kernel's argument, an address or a number, as a C int64_t."""
+        """Return a kernel's argument, an address or a number, as a C int64_t."""
         if isinstance(argument, BufferArgument):
             return f"(int64_t)(b{argument.buffer} + {argument.offset})"
         if isinstance(argument, ScratchArgument):
@@ -379,6 +383,8 @@ class _Source:
         self.steps(loop.body, inner + "  ")
         for s in loop.slices:
             self.lines.append(f"{inner}  b{s.buffer} += {s.stride};")
+        # After an iteration, the next value is the current one, and ``next`` is the
+        # other of the two buffers.
         for c in loop.carries:
             other = f"b{c.next} == b{c.first} ? b{c.second} : b{c.first}"
             self.lines.append(f"{inner}  b{c.current} = b{c.next};")
@@ -412,34 +418,38 @@ class _Source:
     # The program.
 
     def program(self) -> str:
-        """The C file of a program that reads arguments, and writes results."""
-        given, results = self.compiled.input_types, self.compiled.output_types
-        names = [f"IN{k}" for k in range(len(given))]
+        """Return the C file of a program that reads arguments, and writes results.
+
+        It is ``_PROGRAM`` with the words ``@WORD@`` replaced.
+        """
+        arguments, results = self.compiled.input_types, self.compiled.output_types
+        names = [f"IN{k}" for k in range(len(arguments))]
         names += [f"OUT{k}" for k in range(len(results))]
         types = [p.rpartition(" *")[0] for p in self.parameters()]
         words = {
             "NAME": self.name,
             "FILES": " ".join(names),
             "LINE": str(_LINE),
-            "INPUT_COUNT": str(len(given)),
+            "INPUT_COUNT": str(len(arguments)),
             "COUNT": str(len(names)),
-            "SIZES": ", ".join(str(_nbytes(t)) for t in (*given, *results)),
+            "SIZES": ", ".join(str(_nbytes(t)) for t in (*arguments, *results)),
             "PASSED": ", ".join(f"({t} *)held[{k}]" for k, t in enumerate(types)),
         }
         return re.sub("@([A-Z_]+)@", lambda match: words[match[1]], _PROGRAM)
 
 
 def _shown(type: ArrayType) -> str:
-    """``type`` in the header's comment, without the mark of a weak type."""
+    """Return ``type`` in the header's comment, without the mark of a weak type."""
     return str(type).removeprefix("~")
 
 
 def _nbytes(type: ArrayType) -> int:
-    """The bytes from the first element on, to the end of the last."""
+    """Return the bytes from the first element on, to the end of the last."""
     return type.span()[1] * type.dtype.itemsize
 
 
 def _in_memory_order(array: Any) -> bytes:
-    """The bytes of a captured array in the order of memory, without gaps."""
+    """Return the bytes of a captured array in the order of memory, without gaps."""
+    # Axes from the largest stride to the smallest.
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return array.transpose(order).tobytes()

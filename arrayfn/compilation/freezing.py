@@ -1,6 +1,6 @@
 """Freezes a Program: captured arrays are computed with, and folded into weights.
 
-``frozen`` computes every equation that depends on captured arrays alone, by the NumPy
+``frozen`` computes every equation that depends only on captured arrays, by the NumPy
 references, so that the results are captured in place of its operands. The recipe
 ``"scales"`` moves factors and terms of a product's output features, which are such
 arrays, into its weights: batch normalisation of trained layers becomes one addition.
@@ -61,7 +61,7 @@ class _Freezer:
 
     Attributes:
         values: the arrays that are known.
-        captured: the captured arrays, and the values computed of them.
+        captured: the captured arrays, and the values computed from them.
         definitions: the equation that makes each value.
         uses: how often each value is read; outputs count.
         notes: what has been done.
@@ -91,6 +91,7 @@ class _Freezer:
             for equation in program.equations
             if not all(v in self.values for v in equation.outputs)
         ]
+        # A chain is emitted in place of its last equation; ``inside`` are the others.
         chains = self.chains(remaining) if "scales" in self.recipes else {}
         inside = {q for chain in chains.values() for q in chain[:-1]}
         builder = ProgramBuilder(program.name)
@@ -115,7 +116,10 @@ class _Freezer:
         return Frozen(builder.build(outputs), tuple(self.notes))
 
     def compute(self, equation: Equation) -> None:
-        """Compute ``equation`` if its operands are known."""
+        """Compute ``equation`` into ``values`` if its operands are known.
+
+        Its results are added to ``captured``, too, if one of the operands is there.
+        """
         operands = [a for a in equation.inputs if isinstance(a, Var)]
         primitive = primitive_of(equation)
         known = all(a in self.values for a in operands)
@@ -131,7 +135,7 @@ class _Freezer:
             self.values[var] = np.asarray(array)
 
     def value(self, atom: Atom) -> Array:
-        """The array of ``atom``: a known value, or the Literal's."""
+        """Return the array of ``atom``: a known value, or the Literal's."""
         if isinstance(atom, Literal):
             return np.asarray(atom.value).astype(atom.type.dtype)
         return self.values[atom]
@@ -165,7 +169,7 @@ class _Freezer:
     # Scales.
 
     def chains(self, equations: list[Equation]) -> dict[Equation, list[Equation]]:
-        """The products followed by steps that fold into their weights, by last step.
+        """Return the chains that fold into weights, by the last equation of each.
 
         A chain is a product and then multiplications, divisions, additions and
         subtractions by vectors of output features: ``x @ w``, ``- mean``, ``* scale``.
@@ -175,7 +179,7 @@ class _Freezer:
             for atom in equation.inputs:
                 if isinstance(atom, Var):
                     users[atom] = equation
-        found: dict[Equation, list[Equation]] = {}
+        chains: dict[Equation, list[Equation]] = {}
         for equation in equations:
             axis = self.output_axis(equation)
             if axis is None:
@@ -184,25 +188,25 @@ class _Freezer:
             while True:
                 last = chain[-1].outputs[0]
                 step = users.get(last)
-                if self.uses[last] != 1 or step is None or step in found:
+                if self.uses[last] != 1 or step is None or step in chains:
                     break
                 if not self.is_step(step, last, axis):
                     break
                 chain.append(step)
                 scales += step.primitive.name in ("mul", "div")
-            if scales:
-                found[chain[-1]] = chain
-        return found
+            if scales:  # additions would gain nothing
+                chains[chain[-1]] = chain
+        return chains
 
     def weights(self, equation: Equation) -> Weights | None:
-        """The weights of a product of a known operand and another one."""
+        """Return the weights of a product of a known operand and another; else None."""
         sides = [k for k, a in enumerate(equation.inputs) if a in self.values]
         if len(equation.inputs) != 2 or len(sides) != 1:
             return None
         return weights_of(equation, sides[0])
 
     def output_axis(self, equation: Equation) -> int | None:
-        """The axis of a product that is the only output feature axis of its weights."""
+        """Return the product's only axis of output features; None if there are more."""
         weights = self.weights(equation)
         if weights is None or weights.first - weights.batch != 1:
             return None
@@ -220,9 +224,10 @@ class _Freezer:
         return other is not value and self.vector(other, axis, value) is not None
 
     def vector(self, atom: Atom, axis: int, value: Var) -> Array | None:
-        """The known operand ``atom`` as a vector along ``axis`` of ``value``.
+        """Return the known operand ``atom`` as a vector along ``axis`` of ``value``.
 
         A scalar stays one. None if it is not known, or changes along another axis too.
+        ``atom`` and ``value`` are operands of one elementwise equation.
         """
         if isinstance(atom, Var) and atom not in self.values:
             return None
@@ -247,7 +252,8 @@ class _Freezer:
     ) -> Atom | None:
         """Emit a product with folded weights, plus one vector, in place of ``chain``.
 
-        None if no recipe changes the weights.
+        ``chain`` is a product and the steps after it. Adds notes. None if no recipe
+        changes the weights.
         """
         product, *steps = chain
         weights = self.weights(product)
@@ -260,17 +266,18 @@ class _Freezer:
             array, shift = self.folded(weights, steps)
         self.capture(x, builder, environment)
         builder.source = product.source
+        # How weights lie in a captured array says whether the product copies them.
         read = None if steps else self.reads[operand]
         if read is not None and read.base not in self.program.constants:
             read = None
         other = rename(x, environment)
-        made = product_of(weights, array, other, read, self.recipes, builder)
-        if made is None and not steps:
+        changed = product_of(weights, array, other, read, self.recipes, builder)
+        if changed is None and not steps:
             return None
-        if made is None:
+        if changed is None:
             result = weights.product(builder.constant(array), other)
         else:
-            result, note = made
+            result, note = changed
             self.notes.append(f"{operand.type}: {note}{_at(product)}")
         if steps:
             names = ", ".join(step.primitive.name for step in steps)
@@ -280,6 +287,7 @@ class _Freezer:
             )
         if shift is None:
             return result
+        # Add the vector that additions and subtractions in the chain amount to.
         axis = weights.product_axes[-1]
         vector = np.broadcast_to(shift, result.type.shape[axis]).astype(
             result.type.dtype
@@ -292,10 +300,15 @@ class _Freezer:
     def folded(
         self, weights: Weights, steps: Sequence[Equation]
     ) -> tuple[Array, Array | None]:
-        """Fold ``steps`` into the weights; returns these and the vector to add."""
+        """Fold ``steps`` into the weights; return these and the vector to add.
+
+        ``(x @ w - b) * s`` is ``x @ (w * s) + (-b * s)``. The vector is along the axis
+        of output features. A vector of zeros is returned as None.
+        """
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
         wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
+        # So far, the value is ``product * scale + shift``.
         scale, shift = np.ones((), wide), np.zeros((), wide)
         for step in steps:
             first, second = step.inputs
@@ -316,6 +329,7 @@ class _Freezer:
         operand = weights.equation.inputs[weights.side]
         assert isinstance(operand, Var)
         array = self.values[operand]
+        # The scale lies along the weights' axis of output features.
         shape = [1] * array.ndim
         shape[weights.order[weights.first - 1]] = -1
         factors = scale if not scale.ndim else scale.reshape(shape)
@@ -323,5 +337,5 @@ class _Freezer:
 
 
 def _at(equation: Equation) -> str:
-    """The user's line of ``equation``, to end a note with."""
+    """Return the user's line of ``equation``, to end a note with."""
     return f"  ({equation.source})" if equation.source else ""

@@ -65,9 +65,9 @@ _MAX_NUMBERS: Final = 4096
 def compute(
     primitive: Primitive, arrays: Sequence[Array], params: Params
 ) -> Sequence[Array]:
-    """The results of a shard_map, or of a primitive that holds a loop.
+    """Compute a shard_map, or a primitive that holds a loop, on ``arrays``.
 
-    ``arrays`` are its operands. A loop is interpreted until it has run as many
+    ``arrays`` are the operands. A loop is interpreted until it has run as many
     equations as compiling takes time; it is then compiled, and a ``while_loop`` goes on
     from its carry.
     """
@@ -89,7 +89,7 @@ def compute(
             operands = [np.asarray(x, order="C") for x in interpreter.carry]
         return _executable(text).run(program, operands)
     finally:
-        if len(_interpreted) > _MAX_LOOPS:
+        if len(_interpreted) > _MAX_LOOPS:  # bounds the memory of the counter
             _interpreted.clear()
         _interpreted[text] += interpreter.done
 
@@ -99,7 +99,8 @@ def compute_on_device(
 ) -> Sequence[Any]:
     """Compute a primitive on the device that holds an operand.
 
-    ``operands`` are arrays; those of the host are copied there.
+    ``operands`` are arrays; those of the host are copied there. The compiled equation
+    is cached by its types and params.
     """
     if programs_in(params):
         return run_on_device(
@@ -127,7 +128,7 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
         x if isinstance(x, ArrayOnDevice) else np.asarray(x, v.type.dtype)
         for x, v in zip(values, inputs, strict=True)
     ]
-    device = device_of(arrays) or "mesh"
+    device = device_of(arrays) or "mesh"  # a shard_map of arrays of the host
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
     run = _device_cache.find(key, device, lambda: _with_constant_inputs(program, types))
@@ -143,13 +144,13 @@ class _Compiled:
 
     @classmethod
     def of(cls, program: Program, backend: Backend) -> _Compiled:
-        """``program`` compiled for ``backend``."""
+        """Compile ``program``, with the user's checks in it, for ``backend``."""
         checked, sites = _with_checks(program, backend)
         run = backend.load(backend.lower(checked, frozenset()))
         return cls(run, bool(sites))
 
     def run(self, program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-        """The results for the arrays ``operands``.
+        """Run the compiled Program on the arrays ``operands``.
 
         Errors of checks name lines of ``program``, which is equal to the compiled one.
         """
@@ -160,14 +161,17 @@ class _Compiled:
 
 
 def _with_checks(program: Program, backend: Backend) -> tuple[Program, Sites]:
-    """``program`` with code for its checks, as ``backend`` runs it, and their sites."""
+    """Insert the code of the user's checks into ``program``; also return their sites.
+
+    Calls that ``backend`` has a kernel for are not entered.
+    """
     return with_checks(program, frozenset(), KERNELS.has_for(backend.name))
 
 
 class _DeviceCache:
     """A cache of compiled single operations, and of scalars copied to a device.
 
-    When there are too many, all are dropped.
+    All of one kind are dropped when there are too many of them.
     """
 
     def __init__(self) -> None:
@@ -175,9 +179,9 @@ class _DeviceCache:
         self._numbers: dict[Any, Any] = {}
 
     def find(self, key: Any, device: str, program: Callable[[], Program]) -> _Compiled:
-        """The executable under ``key``; if there is none, compile ``program()``.
+        """Return the executable under ``key``; if there is none, compile one.
 
-        It is compiled for the backend called ``device``.
+        ``program()`` is compiled for the backend called ``device``.
         """
         executable = self._executables.get(key)
         if executable is None:
@@ -209,7 +213,11 @@ _device_cache = _DeviceCache()
 
 
 def _with_constant_inputs(program: Program, types: Sequence[ArrayType]) -> Program:
-    """``program`` with inputs of these types, and constants as inputs."""
+    """Rebuild ``program`` with inputs of ``types``, and with constants as inputs.
+
+    ``types`` are those of the inputs, then of the constants. Where a layout differs
+    from that of the Program, the input is copied by a relayout.
+    """
     builder = ProgramBuilder(program.name)
     with builder:
         operands: list[Atom] = []
@@ -229,7 +237,8 @@ class _OutOfPatienceError(Exception):
 class _Interpreter:
     """Evaluates Programs as the reference does, for at most ``limit`` equations.
 
-    ``carry`` has the operands with which the outermost while_loop continues.
+    ``done`` counts the equations, and ``depth`` the nested Programs. ``carry`` has the
+    operands with which the outermost while_loop continues.
     """
 
     def __init__(self, limit: int) -> None:
@@ -239,7 +248,7 @@ class _Interpreter:
         self.depth = 0
 
     def evaluate(self, program: Program, operands: Sequence[Any]) -> list[Any]:
-        """The outputs for the arrays ``operands``.
+        """Interpret ``program`` on the arrays ``operands``; return its outputs.
 
         Raises _OutOfPatienceError after ``limit`` equations.
         """
@@ -256,7 +265,10 @@ class _Interpreter:
         return [_value(a, values) for a in program.outputs]
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
-        """The results of one equation; ``arguments`` are the arrays of its inputs."""
+        """Return the results of one equation.
+
+        ``arguments`` are the arrays of its inputs.
+        """
         primitive, params = primitive_of(equation), equation.params
         if primitive.name == "while_loop":
             return self.while_loop(params, arguments)
@@ -270,7 +282,7 @@ class _Interpreter:
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
-        """Interpret a while_loop; returns the last carry.
+        """Interpret a while_loop; return the last carry.
 
         The carry of the outermost loop is stored in ``carry`` after each iteration.
         ``arguments`` are the arrays of the inputs: those that the condition reads,
@@ -288,7 +300,7 @@ class _Interpreter:
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:
-    """The array of ``atom``: that in ``values``, or the Literal's."""
+    """Return the array of ``atom``: that in ``values``, or the Literal's."""
     if isinstance(atom, Literal):
         return np.asarray(atom.value).astype(atom.type.dtype)
     return values[atom]
@@ -301,7 +313,7 @@ _interpreted: Counter[str] = Counter()
 def _single_equation(
     primitive: Primitive, types: Iterable[ArrayType], params: Params
 ) -> Program:
-    """The Program of one equation of ``primitive``, on operands of ``types``."""
+    """Return the Program of one equation of ``primitive``, on operands of ``types``."""
     builder = ProgramBuilder(primitive.name)
     inputs = [builder.input(type) for type in types]
     return builder.build(builder.emit(primitive, inputs, params))

@@ -171,7 +171,7 @@ def jit(
 
 
 def _recipes(freeze: bool | str | Sequence[str]) -> tuple[str, ...]:
-    """The recipes that ``freeze`` names. Raises ArgumentError for unknown ones."""
+    """Return the recipes that ``freeze`` names; ArgumentError for unknown ones."""
     from arrayfn.compilation.weight_recipes import LOSSLESS, check_recipes
 
     if isinstance(freeze, bool):

@@ -126,7 +126,7 @@ class Jitted(Generic[P, R]):
         return self._compiler.function
 
     def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
-        """The same function, compiled separately, with the checks ``kinds`` as well.
+        """Return the same function, compiled separately, with the checks ``kinds`` too.
 
         ``kinds_of`` gives the kinds of ``jit(checks=...)``.
         """
@@ -171,12 +171,13 @@ class Jitted(Generic[P, R]):
         return f"<jitted {name}{device}, {state}>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.compilation.shown import signatures_html
 
         return signatures_html(repr(self), self.signatures())
 
     def signatures(self) -> list[tuple[str, Built]]:
-        """The types for which the function was compiled, with a record for each.
+        """Return the types for which the function was compiled, with a record for each.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -194,7 +195,7 @@ class Jitted(Generic[P, R]):
         ]
 
     def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
-        """The compiled function of each signature, and the structure of results."""
+        """Return each signature's compiled function and its results' structure."""
         return [(entry.compiled, entry.out_tree) for entry in self._cache.values()]
 
     @property
@@ -218,7 +219,8 @@ class Jitted(Generic[P, R]):
         """Run the function for arguments that no shortcut takes.
 
         A new signature is compiled first. Inside a trace, and for a function that uses
-        traced values of enclosing functions, one equation is emitted.
+        traced values of enclosing functions, one equation is emitted. A function that
+        writes to Refs that it captured runs as plain Python.
         """
         compiler = self._compiler
         args, kwargs, static = compiler.static.split(compiler.function, args, kwargs)
@@ -235,17 +237,18 @@ class Jitted(Generic[P, R]):
         entry = self._cache.get(key)
         if entry is None:
             try:
-                made = self._trace_and_compile(key, args, kwargs, backend)
+                compiled = self._trace_and_compile(key, args, kwargs, backend)
             except RefWrittenError as written:
                 if not is_of_a_body(written):
                     raise
                 return static.bound(compiler.function)(*args, **kwargs)
-            if isinstance(made, FlatTrace):
-                return compiler.apply(made, leaves)
-            if made.asks_mesh and not self._asks_mesh:
+            if isinstance(compiled, FlatTrace):
+                return compiler.apply(compiled, leaves)
+            if compiled.asks_mesh and not self._asks_mesh:
+                # From now on, the mesh of set_mesh is a part of each key.
                 self._asks_mesh = True
                 key = (structure, static, types, backend.name, mesh_of_block())
-            entry = self._cache[key] = made
+            entry = self._cache[key] = compiled
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
         if WATCHERS:
@@ -256,7 +259,7 @@ class Jitted(Generic[P, R]):
     def _trace_and_compile(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], backend: Backend
     ) -> CompiledSignature | FlatTrace:
-        """Compile the new signature ``key``; returns what its calls run.
+        """Compile the new signature ``key``; return what its calls run.
 
         ``args`` and ``kwargs`` are its dynamic arguments. A function that uses traced
         values of enclosing functions is not compiled: its trace is returned.
@@ -326,6 +329,7 @@ class Jitted(Generic[P, R]):
         besides the results. ``leaves`` and ``structure`` are those of ``(args,
         kwargs)``, which have no static arguments; ``static`` holds those.
         """
+        # Compile a function of the values, once for each structure and places of Refs.
         refs = [x for x in leaves if type(x) is Ref]
         check_given_once(self._compiler.name, refs)
         bound = static.bound(self._compiler.function)
@@ -338,7 +342,7 @@ class Jitted(Generic[P, R]):
 
             @functools.wraps(self._compiler.function)
             def of_values(values: list[Any]) -> Any:
-                """The function's result, and the last values of the Refs."""
+                """Return the function's result, and the last values of the Refs."""
                 inner = [Ref(x) if k in numbers else x for k, x in enumerate(values)]
                 positional, named = tree.unflatten(structure, inner)
                 result = bound(*positional, **named)
@@ -352,7 +356,7 @@ class Jitted(Generic[P, R]):
         return result
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The Program for the types of these arguments, ready to be lowered.
+        """Return the Program for the types of these arguments, ready to be lowered.
 
         The values of the arguments are not used.
 
@@ -387,7 +391,7 @@ class Jitted(Generic[P, R]):
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and data types of the results: ``arrayfn.eval_shape``.
+        """Return the shapes and data types of the results: ``arrayfn.eval_shape``.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -397,7 +401,7 @@ class Jitted(Generic[P, R]):
         return self.trace(*args, **kwargs).out_info
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for the types of these arguments.
+        """Return the Program, kernels and plan for the types of these arguments.
 
         The values of the arguments are not used. A ``ShapeDtypeStruct`` may stand for
         an argument. If a ``ShapeDtypeStruct`` has open sizes (``Dim``), the function is
@@ -411,7 +415,7 @@ class Jitted(Generic[P, R]):
             return self.trace(*args, **kwargs).lower()
 
         def trace(sizes: Sizes) -> Traced:
-            """The Program for one choice of the open sizes."""
+            """Return the Program for one choice of the open sizes."""
             closed = [x.at(sizes) if is_open(x) else x for x in arguments]
             positional, named = tree.unflatten(structure, closed)
             return self.trace(*positional, **named)

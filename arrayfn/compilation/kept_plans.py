@@ -42,19 +42,20 @@ class KeptPlan:
 
 
 def plan_key(*parts: str) -> str:
-    """The cache key of what this installation lowers from ``parts`` on this machine.
+    """Return the cache key of what this installation lowers from ``parts``.
 
-    Files count by their names, lengths and times, which is a tenth of the time that
-    reading them takes.
+    It depends on arrayfn's files, the machine, versions and whether plans are verified.
+    Files count by their names, lengths and times, which takes a tenth of the time that
+    reading them would take.
     """
     versions = sys.version, np.__version__, os.environ.get("ARRAYFN_VERIFY", "")
-    given = *parts, _installation(), *machine.properties(), *versions
-    return content_key("plan", *given)
+    key_parts = *parts, _installation(), *machine.properties(), *versions
+    return content_key("plan", *key_parts)
 
 
 @cache
 def _installation() -> str:
-    """A hash of the files that lowering is made of: names, lengths and times."""
+    """Return a hash of arrayfn's files for lowering: of names, lengths and times."""
     package = Path(__file__).parents[1]
     files: list[str] = []
     for folder in (str(package / room) for room in _ROOMS):
@@ -80,9 +81,9 @@ def keep(key: str, kept: KeptPlan, captured: Sequence[Array]) -> None:
 def kept_plan(
     key: str, captured: Callable[[Sequence[ArrayType]], Sequence[Array]]
 ) -> KeptPlan | None:
-    """The plan in the disk cache under ``key``, or None.
+    """Return the plan in the disk cache under ``key``, or None.
 
-    ``captured`` gives the arrays of these types, which the Program captures.
+    ``captured`` returns the arrays that the Program captures, given their types.
     """
     entry = object_cache().get(key)
     if entry is None:
@@ -112,7 +113,10 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles what ``_Pickler`` writes, with only classes of arrayfn and NumPy."""
+    """Unpickles what ``_Pickler`` writes, with only classes of arrayfn and NumPy.
+
+    ``captured`` must be set to the captured arrays before the plan is loaded.
+    """
 
     captured: Sequence[Array] = ()
 

@@ -35,7 +35,8 @@ class Implementation:
     ``kernel`` is None for the body, which generated kernels, library calls or the
     interpreter compute. ``where`` says which operands the implementation takes.
     ``taken`` says whether the implementation computes the operands of this call of
-    ``kernels``. ``taken`` is None if the call had no operands.
+    ``kernels``. ``taken`` is None if the call had no operands. ``options`` are words
+    about the implementation, such as "prepared" or "traced inline".
     """
 
     name: str
@@ -49,7 +50,7 @@ class Implementation:
 
 @dataclass(frozen=True, repr=False)
 class Implementations(Sequence[Implementation]):
-    """What ``kernels`` lists; as text it is a table."""
+    """The list that ``kernels`` returns. Its text is a table."""
 
     operator: str
     rows: tuple[Implementation, ...]
@@ -63,7 +64,7 @@ class Implementations(Sequence[Implementation]):
         return self.rows[index]
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """The rows of the table as text; a star marks the one that is taken."""
+        """Return the rows of the table as text; a star marks the one that is taken."""
         marks = {True: "* ", False: "  ", None: ""}
         return [
             (marks[r.taken] + r.name, r.backend, r.operator, r.where, r.options)
@@ -80,6 +81,7 @@ class Implementations(Sequence[Implementation]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         rows = [tuple(map(markup.escape, cells)) for cells in self._cells()]
@@ -105,8 +107,8 @@ def kernels(
     implementation  backend  operator    applies to  options
     body            cpu      nn.softmax  everywhere  traced inline
     """
-    made = _checked_operator(operator)
-    names = [made.name, *made.parts]
+    checked = _checked_operator(operator)
+    names = [checked.name, *checked.parts]
     known = [kernel.backend for name in names for kernel in KERNELS.of(name)]
     backends = dict.fromkeys((*_GENERATED, "reference", *known))
     if backend is not None:
@@ -120,15 +122,15 @@ def kernels(
         taken = None if program is None else list(_used_kernels(program, target))
         for name in names:
             rows += (_row(kernel, taken) for kernel in KERNELS.of(name, target))
-            if name == made.name:
-                rows.append(_body(made, target, args, static, taken))
-    return Implementations(made.name, tuple(rows))
+            if name == checked.name:
+                rows.append(_body(checked, target, args, static, taken))
+    return Implementations(checked.name, tuple(rows))
 
 
 def get_kernel(
     backend: str, operator: Operator[..., Any], *args: Any, **static: Any
 ) -> OperatorKernel | None:
-    """The kernel of ``operator`` that ``backend`` uses for operands ``args``.
+    """Return the kernel of ``operator`` that ``backend`` uses for operands ``args``.
 
     Without operands, the result is the kernel that is tried first. None stands for the
     body.
@@ -140,12 +142,12 @@ def get_kernel(
     >>> print(get_kernel("cpu", nn.softmax))
     None
     """
-    made, target = _checked_operator(operator), get_backend(backend).name
+    checked, target = _checked_operator(operator), get_backend(backend).name
     if not args:
-        return next(iter(KERNELS.of(made.name, target)), None)
+        return next(iter(KERNELS.of(checked.name, target)), None)
     program = make_program(partial(operator, **static))(*args)
     taken = _used_kernels(program, target)
-    return next((kernel for kernel in taken if kernel.operator == made.name), None)
+    return next((kernel for kernel in taken if kernel.operator == checked.name), None)
 
 
 def _checked_operator(value: Any) -> Operator[..., Any]:
@@ -164,6 +166,7 @@ def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
     """Yield the kernels that ``backend`` uses for the calls in ``program``."""
 
     def kernel_of(equation: Equation) -> OperatorKernel | None:
+        """Return the kernel that ``backend`` uses for a call, or None."""
         return KERNELS.for_call(equation, backend)
 
     inlined = inline_calls(program, keep=lambda call: kernel_of(call) is not None)
@@ -178,7 +181,7 @@ def _used_kernels(program: Program, backend: str) -> Iterator[OperatorKernel]:
 def _row(
     kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
 ) -> Implementation:
-    """The row of the table for ``kernel``.
+    """Return the row of the table for ``kernel``.
 
     ``taken`` are the kernels that compute the operands; None without operands.
     """
@@ -207,7 +210,7 @@ def _body(
     static: dict[str, Any],
     taken: Sequence[OperatorKernel] | None,
 ) -> Implementation:
-    """The row of the table for the operator's body on ``backend``.
+    """Return the row of the table for the operator's body on ``backend``.
 
     It computes the operands ``args`` if the kernels ``taken`` for them are not this
     operator's. ``taken`` is None without operands.

@@ -1,7 +1,7 @@
 """Programs for any size: a text whose numbers are polynomials of open sizes.
 
 A function is traced for several sizes of its ``Dim``s. Where the Programs' texts differ
-in numbers alone, each number that differs is the value of one polynomial at all of
+only in numbers, each number that differs is the value of one polynomial at all of
 them. ``OpenText`` is the text with these polynomials in place of the numbers, as
 ``$(2*n+1)``; its ``text(sizes)`` is the Program for other sizes, which is parsed and
 checked like any other. A function whose Program has another structure for some sizes
@@ -47,13 +47,13 @@ class OpenText:
     example: Sizes
 
     def described(self) -> dict[str, Any]:
-        """All but the template as JSON, which ``open_text_from`` reads."""
+        """Describe all but the template as JSON, which ``open_text_from`` reads."""
         limits = {d.name: [d.minimum, d.maximum, d.multiple_of] for d in self.dims}
         extents = [list(shape) for shape in self.extents]
         return {"dims": limits, "extents": extents, "example": dict(self.example)}
 
     def shown(self, types: Sequence[ArrayType]) -> str:
-        """The types of the inputs, with the names of open sizes."""
+        """Return the types of the inputs, with the names of open sizes."""
         pairs = zip(types, self.extents, strict=True)
         inside = (f"{short_name(t.dtype)}[{','.join(map(str, e))}]" for t, e in pairs)
         return f"({', '.join(inside)})"
@@ -61,24 +61,25 @@ class OpenText:
     def text(self, sizes: Sizes) -> str:
         """Fill in the template: the Program's text for ``sizes``.
 
-        Raises ArgumentError where a polynomial is no integer, or is negative: there is
-        no such Program. Raises BundleError for a template that has no such form.
+        Raises ArgumentError where a polynomial is no integer, or is 0 and its
+        reciprocal is wanted: there is no such Program. Raises BundleError for a
+        template that has no such form.
         """
         from arrayfn.compilation.size_polynomials import evaluated, parsed
 
         def value(match: re.Match[str]) -> str:
-            """The number that replaces a match ``$(KIND:POLYNOMIAL)``, as text."""
-            found = evaluated(parsed(match[2]), sizes)
-            if match[1] == "reciprocal" and found:
-                return repr(float(1 / found))
-            if found.denominator != 1 or match[1] == "reciprocal":
+            """Return the number, as text, that replaces ``$(KIND:POLYNOMIAL)``."""
+            number = evaluated(parsed(match[2]), sizes)
+            if match[1] == "reciprocal" and number:
+                return repr(float(1 / number))
+            if number.denominator != 1 or match[1] == "reciprocal":
                 names = ", ".join(f"{name} = {sizes[name]}" for name in sizes)
                 raise ArgumentError(
                     f"the saved function cannot be computed for {names}: {match[2]} "
                     "in its Program is not a whole number then",
                     user_location(),
                 )
-            return repr(float(found)) if match[1] else str(int(found))
+            return repr(float(number)) if match[1] else str(int(number))
 
         return _OPEN.sub(value, self.template)
 
@@ -87,7 +88,7 @@ class OpenText:
 
         Raises ArgumentError, with the axis, if there is no solution.
         """
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         dims = {dim.name: dim for dim in self.dims}
         pairs = zip(self.extents, shapes, strict=True)
         for number, (wanted, shape) in enumerate(pairs):
@@ -106,10 +107,10 @@ class OpenText:
                             "which this was lowered for",
                             user_location(),
                         )
-                elif found.setdefault(name, size) != size:
+                elif sizes.setdefault(name, size) != size:
                     raise ArgumentError(
                         f"{where} has {plural(size, 'element')}, but {name} is "
-                        f"{found[name]} by "
+                        f"{sizes[name]} by "
                         "an argument before it; axes of one Dim have one size",
                         user_location(),
                     )
@@ -119,7 +120,7 @@ class OpenText:
                         f"{dims[name].description}",
                         user_location(),
                     )
-        return found
+        return sizes
 
 
 def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
@@ -130,6 +131,7 @@ def open_text_from(template: str, description: Mapping[str, Any]) -> OpenText:
     match description:
         case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
             try:
+                # ``three`` is [minimum, maximum, multiple_of].
                 dims = tuple(Dim(name, *three) for name, three in limits.items())
             except (ArgumentError, TypeError) as error:
                 raise BundleError(f"has open sizes that cannot be: {error}") from None
@@ -179,7 +181,7 @@ def open_text(
 
 
 def _extents(leaf: Any) -> tuple[int | Dim, ...]:
-    """The extents of an argument's axes, open ones as their Dims."""
+    """Return the extents of an argument's axes, open ones as their Dims."""
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf.extents
     return leaf_type(leaf).shape
@@ -193,27 +195,30 @@ def is_open(leaf: Any) -> bool:
 
 
 def dims_of(shapes: Sequence[Sequence[int | Dim]]) -> tuple[Dim, ...]:
-    """The Dims in ``shapes``, by name; ArgumentError if two of one name differ."""
-    found: dict[str, Dim] = {}
+    """Return the Dims in ``shapes``, sorted by name.
+
+    Raises ArgumentError if two of one name differ, or if there are too many.
+    """
+    dims: dict[str, Dim] = {}
     for shape in shapes:
         for dim in shape:
-            if isinstance(dim, Dim) and found.setdefault(dim.name, dim) != dim:
+            if isinstance(dim, Dim) and dims.setdefault(dim.name, dim) != dim:
                 raise ArgumentError(
                     f"two Dims are called {dim.name} and have other limits: "
-                    f"{found[dim.name]!r} and {dim!r}",
+                    f"{dims[dim.name]!r} and {dim!r}",
                     user_location(),
                 )
-    if len(found) > _MOST_DIMS:
+    if len(dims) > _MOST_DIMS:
         raise ArgumentError(
-            f"{len(found)} sizes are open ({', '.join(found)}), more than "
+            f"{len(dims)} sizes are open ({', '.join(dims)}), more than "
             f"{_MOST_DIMS}; lower the function for some of them",
             user_location(),
         )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(dims[name] for name in sorted(dims))
 
 
 def samples(dims: Sequence[Dim]) -> list[Sizes]:
-    """The sizes to trace at: enough to fix all polynomials, and two to check them.
+    """Choose sizes to trace at: enough to fix all polynomials, and two to check them.
 
     Raises ArgumentError if the limits of a Dim leave too few.
     """
@@ -236,7 +241,8 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
     # The principal lattice, on which polynomials of this degree are unique.
     lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= DEGREE)
     points = [[row[k] for row, k in zip(values, at, strict=True)] for at in lattice]
-    for first in (2, _LARGE):
+    for first in (2, _LARGE):  # the two points that check the polynomials
+        # Sizes of different Dims differ here, too.
         ends = [_accepted(d, first + 7 * p, 1) for p, d in enumerate(dims)]
         points.append([(e or v)[-1] for e, v in zip(ends, values, strict=True)])
     names = [dim.name for dim in dims]
@@ -244,7 +250,7 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
 
 
 def _accepted(dim: Dim, first: int, count: int) -> list[int]:
-    """The first sizes from ``first`` on that ``dim`` accepts, at most ``count``."""
+    """Return the first sizes, at most ``count``, from ``first`` on that fit ``dim``."""
     step = dim.multiple_of
     begin = -(-max(dim.minimum, first) // step) * step
     sizes = range(begin, begin + count * step, step)
@@ -271,8 +277,8 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
         words = [token.text for token in column]
         if len(set(words)) == 1:
             continue
-        found = fit.formula_of(words)
-        if found is None:
+        formula = fit.formula_of(words)
+        if formula is None:
             raise ArgumentError(
                 f"{name} has a number in its Program that is not a polynomial of its "
                 f"open sizes: {', '.join(words[:4])} for {_listed(points[:4])}, in "
@@ -280,7 +286,7 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
                 user_location(),
             )
         offset = column[0].offset
-        parts += [texts[0][end:offset], found]
+        parts += [texts[0][end:offset], formula]
         end = offset + len(column[0].text)
     return "".join(parts) + texts[0][end:]
 
@@ -300,7 +306,7 @@ def _refuse_structure(
     else:
         if len(first) == len(row):
             return
-        one = first[min(len(first), len(row)) - 1]
+        one = first[min(len(first), len(row)) - 1]  # one text ends here
     raise ArgumentError(
         f"{name} has another Program for {_listed(sizes[1:])} than for "
         f"{_listed(sizes[:1])}, from {_line(text, one.line)!r} on. Write loops over a "
@@ -310,7 +316,7 @@ def _refuse_structure(
 
 
 def _listed(points: Sequence[Sizes]) -> str:
-    """The sizes of these points in words: ``n = 2; n = 3``."""
+    """Return the sizes of these points in words: ``n = 2; n = 3``."""
     return "; ".join(
         ", ".join(f"{name} = {size}" for name, size in sizes.items())
         for sizes in points
@@ -318,5 +324,5 @@ def _listed(points: Sequence[Sizes]) -> str:
 
 
 def _line(text: str, number: int) -> str:
-    """The line ``number`` of ``text``, from 1, with single spaces."""
+    """Return the line ``number`` of ``text``, from 1, with single spaces."""
     return " ".join(text.splitlines()[number - 1].split())

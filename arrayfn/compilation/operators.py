@@ -97,7 +97,7 @@ class Operator(Generic[P, R]):
         vmap: VmapMethod | None = None,
         replaces: OperatorKernel | str | None = None,
     ) -> Callable[[Function], Function]:
-        """A decorator that registers an implementation for ``backend``.
+        """Return a decorator that registers an implementation for ``backend``.
 
         The kernel is used for operands that ``when(*types, **static)`` accepts. If
         several kernels accept the operands, the one that was registered last is used.
@@ -188,23 +188,24 @@ class Operator(Generic[P, R]):
     def find_kernel(
         self, kernel: OperatorKernel | str, backend: str | None = None
     ) -> OperatorKernel:
-        """The registered kernel of this name, for ``backend`` or for the only one.
+        """Find the registered kernel of this name, for ``backend`` or for the only one.
 
         Raises ArgumentError if there is none, or if several backends have one.
         """
-        found = [
+        matches = [
             known
             for known in self.kernels
             if kernel in (known, known.title) and backend in (None, known.backend)
         ]
-        if len(found) == 1:
-            return found[0]
+        if len(matches) == 1:
+            return matches[0]
         title = kernel if isinstance(kernel, str) else kernel.title
-        there = [f"{known.title} for {known.backend}" for known in self.kernels]
+        available = [f"{known.title} for {known.backend}" for known in self.kernels]
         raise ArgumentError(
-            f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
+            f"operator {self.name} has {len(matches) or 'no'} kernels {title!r}"
             f"{f' for {backend}' if backend else ''}; there are "
-            f"{', '.join(there) or 'none'}. Name the backend, or pass one of .kernels",
+            f"{', '.join(available) or 'none'}. Name the backend, or pass one of "
+            ".kernels",
             user_location(),
         )
 
@@ -232,7 +233,7 @@ class Operator(Generic[P, R]):
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
-            """The operator's results for the leaves of its operands."""
+            """Return the operator's results for the leaves of its operands."""
             values = tree.unflatten(structure, operands)
             named = dict(zip(call.operands, values, strict=True))
             return call.function(named)
@@ -274,23 +275,23 @@ class Operator(Generic[P, R]):
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
         hints: frozenset[str] = getattr(self.function, "hints", frozenset())
-        made = Arguments(self.function, bound, {}, {})
+        arguments = Arguments(self.function, bound, {}, {})
         for key, value in bound.arguments.items():
             if key not in self.static_argnames:
-                made.operands[key] = value
-            elif key not in hints:
+                arguments.operands[key] = value
+            elif key not in hints:  # kernels do not get hints
                 is_list = self.inline and isinstance(value, list)
-                made.static[key] = tuple(value) if is_list else value
-        for key, value in made.static.items():
+                arguments.static[key] = tuple(value) if is_list else value
+        for key, value in arguments.static.items():
             if self.inline:
-                made.only_body |= not _is_constant(value)
+                arguments.only_body |= not _is_constant(value)
             elif not _is_hashable(value):
                 raise ArgumentError(
                     f"{self.name}: static argument {key!r} is not hashable: "
                     f"{value!r}; give a tuple, or make it an operand",
                     user_location(),
                 )
-        return made
+        return arguments
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -334,7 +335,10 @@ class Arguments:
         return self.called(*self.bound.args, **self.bound.kwargs)
 
     def absent(self) -> tuple[int, ...]:
-        """The positions, among the operands' leaves, of operands that are None."""
+        """Return the positions, among the operands' leaves, of operands that are None.
+
+        An operand of None counts as one leaf.
+        """
         places: list[int] = []
         count = 0
         for value in self.operands.values():

@@ -22,7 +22,7 @@ _copies: WeakValueDictionary[tuple[Any, ...], Array] = WeakValueDictionary()
 
 
 def with_own_constants(program: Program) -> Program:
-    """``program`` with copies of its captured arrays."""
+    """Return ``program`` with copies of its captured arrays."""
     if not program.constants:
         return program
     values = program.constant_values
@@ -31,7 +31,7 @@ def with_own_constants(program: Program) -> Program:
 
 
 def _copy_of(array: Array) -> Array:
-    """A copy of ``array``, shared by all calls until the array changes."""
+    """Return a copy of ``array``, shared by all calls until the array changes."""
     key = (id(array), array.shape, array.dtype, array.strides)
     copy = _copies.get(key)
     if copy is not None and _have_same_bits(copy, array):
@@ -47,7 +47,7 @@ def _have_same_bits(first: Array, second: Array) -> bool:
     0.0 and -0.0 differ.
     """
     integers = _INTEGERS.get(first.itemsize)
-    if integers is None:
+    if integers is None:  # complex128 has 16 bytes
         parts = ((first.real, second.real), (first.imag, second.imag))
         return all(_have_same_bits(x, y) for x, y in parts)
     return np.array_equal(first.view(integers), second.view(integers))

@@ -16,9 +16,9 @@ def self_contained(program: Program, backend: str) -> Program:
     Calls stay that ``backend`` has a kernel for. Raises ArgumentError for a Program
     that calls Python functions.
     """
-    made = inline_calls(program, KERNELS.has_for(backend))
-    _refuse_callbacks(made.equations)
-    return made
+    inlined = inline_calls(program, KERNELS.has_for(backend))
+    _refuse_callbacks(inlined.equations)
+    return inlined
 
 
 def _refuse_callbacks(equations: Sequence[Equation]) -> None:

@@ -31,7 +31,9 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
 def structure_shortcut(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
-    """A shortcut for calls with arguments of one structure; ``MISMATCH`` for others.
+    """Return a shortcut for calls with arguments of one structure.
+
+    It returns ``MISMATCH`` for arguments of another structure.
 
     ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
     they are returned as they are.
@@ -56,12 +58,13 @@ def structure_shortcut(
 
 
 def device_shortcut(call: Call) -> Call:
-    """A shortcut that calls ``call`` only if an argument is on a device.
+    """Return a shortcut that calls ``call`` only if an argument is on a device.
 
     It returns ``MISMATCH`` for NumPy arrays only, which another backend computes.
     """
 
     def run(*args: Any) -> Any:
+        """Call if an argument is on a device."""
         on_device = any(isinstance(x, ArrayOnDevice) for x in args)
         return call(*args) if on_device else MISMATCH
 

@@ -29,7 +29,10 @@ _LOCATION: Final = re.compile(r"  # (\S+:\d+)$")
 
 
 def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
-    """A page of the Program after the passes, the kernels and the plan, linked."""
+    """Return HTML of the Program after the passes, the kernels and the plan.
+
+    Lines that belong together are linked: hovering over one marks the others.
+    """
     steps: dict[int, list[str]] = {}  # of each line of the Program
     steps_of_kernel: dict[str, list[str]] = {}
     for number, step in numbered(compiled.plan.steps):
@@ -42,6 +45,7 @@ def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
         Line(line, tuple(steps.get(k, ())), f"l{k}" if k in steps else "")
         for k, line in enumerate(text, 1)
     ]
+    # Keys are (name, source line, step), as ``_kernel`` looks for them.
     line_of_value = {
         (*_defined(text[k - 1]), link): k for k in steps for link in steps[k]
     }
@@ -72,7 +76,7 @@ def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
 
 
 def _summary(compiled: CompiledProgram) -> str:
-    """A line with the numbers of kernels, calls and operations, and temporaries."""
+    """Return a line with the numbers of kernels, calls, operations and bytes."""
     calls = list(kernel_calls(compiled.plan.steps))
     operations = sum(call.operations for call in calls)
     return (
@@ -88,7 +92,7 @@ def _kernel(
     *,
     is_open: bool,
 ) -> str:
-    """A kernel as HTML, with its lines linked to those of the Program.
+    """Return a kernel as HTML, with its lines linked to those of the Program.
 
     ``steps`` are the names of the plan's steps that call it, and ``line_of_value`` the
     Program's line by a value's name, its source line and the step. With ``is_open`` it
@@ -111,14 +115,17 @@ def _kernel(
 
 
 def _defined(line: str) -> tuple[str, str]:
-    """The value that a line of a Program or kernel defines, and its source line."""
+    """Return the name of the value that a line of code defines, and its source line.
+
+    ``line`` is of a Program or kernel. Either is empty if there is none.
+    """
     location = _LOCATION.search(line)
     name = _ASSIGNED.match(line) or re.match(r"\s+(\w+): ", line)
     return (name[1] if name else "", location[1] if location else "")
 
 
 def signatures_html(title: str, signatures: Sequence[tuple[str, Built]]) -> str:
-    """The table of a function's signatures, with the reason for each compilation.
+    """Return a table of a function's signatures, with each compilation's reason.
 
     ``title`` is the heading, and ``signatures`` what ``Jitted.signatures`` gives.
     """

@@ -49,7 +49,7 @@ class Fit:
         ]
 
     def formula_of(self, words: list[str]) -> str | None:
-        """The text ``$(...)`` for a number that reads ``words[k]`` at point k.
+        """Return the text ``$(...)`` for a number that reads ``words[k]`` at point k.
 
         For "5", "7" and "9" at n = 2, 3 and 4 it is ``$(2*n+1)``; for "0.5", "0.25" and
         "0.125" at n = 2, 4 and 8 it is ``$(reciprocal:n)``.
@@ -62,41 +62,47 @@ class Fit:
         return self.cached[key]
 
     def _formula_of(self, words: list[str]) -> str | None:
-        """``formula_of`` without the cache: for integers, floats or reciprocals."""
+        """Do what ``formula_of`` does, without the cache.
+
+        Tries integers, then floats, then reciprocals of integers.
+        """
         if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
-            found = self.interpolated([Fraction(word) for word in words])
-            return None if found is None else f"$({printed(found)})"
+            polynomial = self.interpolated([Fraction(word) for word in words])
+            return None if polynomial is None else f"$({printed(polynomial)})"
         values = [float(word) for word in words]
         if not all(map(math.isfinite, values)):
             return None
-        found = self.interpolated([Fraction(x) for x in values])
-        if found is not None:
-            return f"$(float:{printed(found)})"
+        polynomial = self.interpolated([Fraction(x) for x in values])
+        if polynomial is not None:
+            return f"$(float:{printed(polynomial)})"
         if not all(values):
             return None
         whole = [Fraction(round(1 / x)) for x in values]
         if any(n == 0 or float(1 / n) != x for n, x in zip(whole, values, strict=True)):
             return None
-        found = self.interpolated(whole)
-        return None if found is None else f"$(reciprocal:{printed(found)})"
+        polynomial = self.interpolated(whole)
+        return None if polynomial is None else f"$(reciprocal:{printed(polynomial)})"
 
     def interpolated(self, values: Sequence[Fraction]) -> Polynomial | None:
-        """The polynomial of the smallest degree with these values; None if none has."""
+        """Return the polynomial of the smallest degree with these values.
+
+        None if none has.
+        """
         for monomials in self.monomials:
             rows = [
                 [Fraction(math.prod(point[name] for name in m)) for m in monomials]
                 for point in self.points
             ]
-            found = _solution(rows, values)
-            if found is not None:
-                return {m: c for m, c in zip(monomials, found, strict=True) if c}
+            coefficients = _solution(rows, values)
+            if coefficients is not None:
+                return {m: c for m, c in zip(monomials, coefficients, strict=True) if c}
         return None
 
 
 def _solution(
     rows: Sequence[Sequence[Fraction]], values: Sequence[Fraction]
 ) -> list[Fraction] | None:
-    """The solution x of rows @ x = values, by Gaussian elimination, or None.
+    """Solve rows @ x = values by Gaussian elimination; None if there is no solution.
 
     Unknowns that the equations leave open are 0.
     """
@@ -104,6 +110,8 @@ def _solution(
     table = [[*row, value] for row, value in zip(rows, values, strict=True)]
     pivots: list[int] = []
     for column in range(count):
+        # Row ``at`` gets the pivot of this column, if a row has one; the column is then
+        # eliminated from all other rows.
         at = len(pivots)
         chosen = next((k for k in range(at, len(table)) if table[k][column]), None)
         if chosen is None:
@@ -117,15 +125,15 @@ def _solution(
                 table[k] = [x - factor * y for x, y in zip(row, table[at], strict=True)]
         pivots.append(column)
     if any(row[-1] for row in table[len(pivots) :]):
-        return None
-    found = [Fraction(0)] * count
+        return None  # 0 = value: a contradiction
+    solution = [Fraction(0)] * count
     for row, column in zip(table, pivots, strict=False):
-        found[column] = row[-1]
-    return found
+        solution[column] = row[-1]
+    return solution
 
 
 def printed(polynomial: Polynomial) -> str:
-    """``polynomial`` as text, which ``parsed`` reads.
+    """Return ``polynomial`` as text, which ``parsed`` reads.
 
     >>> printed({("m", "n"): Fraction(3, 2), (): Fraction(-1)})
     '3/2*m*n-1'
@@ -141,22 +149,28 @@ def printed(polynomial: Polynomial) -> str:
 
 def parsed(text: str) -> Polynomial:
     """Parse the text of a polynomial; BundleError if it is invalid."""
-    found: Polynomial = {}
+    polynomial: Polynomial = {}
+    # Write "n" as "1*n", so that every term begins with a number.
     text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
     place = 0
     while place < len(text):
+        # Its groups: the sign, the numerator, the denominator, and "*m*n" for m and n.
         match = _TERM.match(text, place)
         if match is None or (place and not match[1]) or match[3] == "0":
             raise BundleError(f"has no polynomial {text!r}")
         names = tuple(match[4].split("*")[1:])
         coefficient = Fraction(int(match[2]), int(match[3] or 1) or 1)
-        found[names] = -coefficient if match[1] == "-" else coefficient
+        polynomial[names] = -coefficient if match[1] == "-" else coefficient
         place = match.end()
-    return found
+    return polynomial
 
 
 def evaluated(polynomial: Polynomial, sizes: Sizes) -> Fraction:
-    """The value at ``sizes``; BundleError for a name that is not among them."""
+    """Return the value of ``polynomial`` at ``sizes``.
+
+    Raises BundleError for a name that is not among them, and for terms of too high a
+    degree.
+    """
     total = Fraction(0)
     for names, coefficient in polynomial.items():
         if not sizes.keys() >= set(names) or len(names) > DEGREE:

@@ -37,7 +37,7 @@ class Traced:
     """A function traced for one signature, before it is lowered.
 
     ``program`` is the traced Program, ``in_tree`` the structure of ``(args, kwargs)``,
-    ``out_tree`` that of the results.
+    and ``out_tree`` the structure of the results. ``lower()`` lowers the Program.
     """
 
     program: Program
@@ -64,7 +64,8 @@ class Lowered:
     ``sites``, the last result of the Program says at which site a check failed. If the
     function was lowered for open sizes (``Dim``), ``program`` is the Program of one
     size, and ``open_text`` is the text for all sizes. ``notes`` lists the changes of
-    ``freeze``.
+    ``freeze``. ``in_tree`` is the structure of ``(args, kwargs)``, ``out_tree`` that of
+    the results, and ``donated`` has the indices of inputs that may be overwritten.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)
@@ -111,12 +112,13 @@ class Lowered:
         )
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.compilation.shown import lowered_html
 
         return lowered_html(self.program, self.compiled_program)
 
     def text(self) -> str:
-        """The Program before and after the passes, the kernels and the plan."""
+        """Return the Program before and after the passes, the kernels and the plan."""
         parts = [
             str(self.program),
             "# after the passes",
@@ -133,7 +135,7 @@ class Lowered:
     as_text = text  # JAX's name
 
     def cost(self) -> Cost:
-        """The operations and bytes of each step of the plan, and of all steps together.
+        """Count the operations and bytes of each step of the plan, and of all steps.
 
         >>> import arrayfn as af
         >>> w, x = np.ones((32, 16)), np.ones((64, 32))
@@ -148,7 +150,7 @@ class Lowered:
         return cost_of(self.plan)
 
     def memory(self) -> Memory:
-        """The bytes of arguments, results, constants and temporaries.
+        """Return the bytes of arguments, results, constants and temporaries.
 
         >>> import arrayfn as af
         >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
@@ -159,7 +161,7 @@ class Lowered:
         return memory_of(self.plan)
 
     def assembly(self, name: str | None = None) -> str:
-        """The assembly of the kernel ``name``, or of all kernels, for this processor.
+        """Return the assembly of the kernel ``name``, or of all, for this processor.
 
         Raises ArgumentError if there is no such kernel, and for a function that is
         lowered for a GPU. For a GPU, use ``ptx``.
@@ -171,7 +173,7 @@ class Lowered:
         return self._assembly(name, "cpu", "ptx() is the PTX of a GPU's kernels")
 
     def ptx(self, name: str | None = None) -> str:
-        """The PTX of the kernel ``name``, or of all kernels.
+        """Return the PTX of the kernel ``name``, or of all kernels.
 
         This needs numba-cuda, but no GPU. Raises ArgumentError if there is no such
         kernel, and for a function that is not lowered for ``device="cuda"``.
@@ -179,7 +181,7 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        """The assembly of the kernel ``name``, or of all kernels.
+        """Return the assembly of the kernel ``name``, or of all kernels.
 
         Raises ArgumentError for another backend than ``target``. ``remedy`` is the text
         that the error adds: what to do instead.
@@ -194,7 +196,7 @@ class Lowered:
         return "\n".join(texts)
 
     def _backend_of_target(self, target: str, remedy: str) -> Backend:
-        """The backend, if its name is ``target``; raises ArgumentError for others.
+        """Return the backend if its name is ``target``; else raise ArgumentError.
 
         ``remedy`` is the text that the error adds: what to do instead.
         """
@@ -207,7 +209,10 @@ class Lowered:
         return self.backend
 
     def _number(self, name: str) -> int:
-        """The number of the generated kernel ``name``; ArgumentError if none."""
+        """Return the index in ``kernels`` of the generated kernel ``name``.
+
+        Raises ArgumentError if there is none.
+        """
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(
@@ -218,7 +223,7 @@ class Lowered:
         return [kernel.name for kernel in self.kernels].index(name)
 
     def with_kernel(self, name: str, source: str) -> Lowered:
-        """A copy with another source for the kernel ``name``.
+        """Return a copy with another source for the kernel ``name``.
 
         ``source`` is Python that defines a function of that name with the kernel's
         parameters. It may use all functions that printed kernels use, and everything
@@ -246,7 +251,7 @@ class Lowered:
         return replace(self, compiled_program=program)
 
     def freeze(self, *recipes: str) -> Lowered:
-        """A copy with folded captured arrays, for functions of trained weights.
+        """Return a copy with folded captured arrays, for functions of trained weights.
 
         ``freeze`` computes the values that depend only on captured arrays. ``notes``
         has a line on each array. Recipes change captured weights of matrix products and
@@ -332,7 +337,7 @@ class Lowered:
         write_kernels(self.compiled_program, Path(folder), leaves)
 
     def register(self, folder: str | os.PathLike[str]) -> Lowered:
-        """A copy with the kernels that were edited in a folder that ``eject`` wrote.
+        """Return a copy with the kernels edited in a folder that ``eject`` wrote.
 
         Raises ArgumentError if the folder has none of this function's kernels, or if a
         file does not define its kernel with the same parameters.
@@ -345,18 +350,22 @@ class Lowered:
         return edited
 
     def load(self) -> Executable:
-        """The callable of flat arrays, which raises the errors of checks."""
+        """Return the callable of flat arrays, which raises the errors of checks."""
         return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
-        """The compiled function, which takes arguments of the lowered structure."""
+        """Compile the function, which takes arguments of the lowered structure."""
         run, backend = self.load(), self.backend
         trees = self.in_tree, self.out_tree
         return Compiled(self.compiled_program, run, *trees, backend, self.sites)
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:
-    """Raise ArgumentError unless ``source`` defines ``kernel``'s function."""
+    """Raise ArgumentError unless ``source`` defines ``kernel``'s function.
+
+    Its parameters must be the kernel's; a kernel for the CPU also has ``begin`` and
+    ``end``, the range of elements that one call computes.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError as error:

@@ -32,12 +32,11 @@ class StaticParameters:
         names: str | Sequence[str] | None,
         prefix: str = "static",
     ) -> StaticParameters:
-        """The parameters that ``numbers`` and ``names`` name.
+        """Return the parameters that ``numbers`` (positions) and ``names`` name.
 
-        One that is named by position is named by keyword too, and the other way round.
-        Raises ArgumentError, about
-        ``{prefix}_argnums`` or ``{prefix}_argnames``, for a number or name that
-        ``function`` does not take.
+        A parameter that can be given both ways gets both its position and its name.
+        Raises ArgumentError, about ``{prefix}_argnums`` or ``{prefix}_argnames``, for a
+        number or name that ``function`` does not take.
         """
         positions = list(as_numbers(numbers))
         named = [names] if isinstance(names, str) else list(names or ())
@@ -154,7 +153,7 @@ def _check_positions(
 
 
 def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
-    """The text of a function's signature."""
+    """Return the text of a function's signature."""
     return f"{own_name(function)}({', '.join(map(str, parameters))})"
 
 
@@ -181,14 +180,17 @@ class StaticArguments:
     named: tuple[tuple[str, _Value], ...] = ()
 
     def filled(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Insert empty tuples into the dynamic ``args`` in place of static ones."""
+        """Insert empty tuples into the dynamic ``args`` in place of static ones.
+
+        Arguments then have their positions, and the tuples add no leaves.
+        """
         arguments = list(args)
         for position, _ in self.positional:
             arguments.insert(position, ())
         return tuple(arguments)
 
     def bound(self, function: Function) -> Function:
-        """``function`` with the static arguments bound."""
+        """Return ``function`` with the static arguments bound."""
         if not self.positional and not self.named:
             return function
 
@@ -220,7 +222,7 @@ class _Value:
 
 
 def _typed(value: Any) -> Any:
-    """``value`` with the types of all its parts, for comparison."""
+    """Return ``value`` with the types of all its parts, for comparison."""
     if isinstance(value, tuple):
         return type(value), tuple(_typed(x) for x in value)
     if isinstance(value, frozenset):

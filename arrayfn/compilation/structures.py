@@ -38,7 +38,7 @@ def described(structure: tree.TreeDef, first: int = 0) -> Any:
 
 
 def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
-    """Rebuild the structure that ``described`` wrote; returns leaf numbers and it.
+    """Rebuild the structure that ``described`` wrote: return leaf numbers and it.
 
     ``document`` is JSON. Raises BundleError for what ``described`` never writes, and
     for a class that is missing.
@@ -47,7 +47,7 @@ def read(document: Any) -> tuple[list[Any], tree.TreeDef]:
 
 
 def _as_json(value: Any) -> Any:
-    """``value``, a pytree of numbers, as JSON."""
+    """Convert ``value``, a pytree of numbers, to JSON."""
     if value is None or type(value) is int:
         return value
     cls = type(value)
@@ -66,7 +66,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _static(value: Any, cls: type) -> Any:
-    """A static value of a node of class ``cls`` as JSON."""
+    """Return a static value of a node of class ``cls`` as JSON."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (tuple, list):
@@ -82,19 +82,22 @@ def _static(value: Any, cls: type) -> Any:
 
 
 def _fields(cls: type) -> tuple[str, ...] | None:
-    """The fields of a class of named tuples; None for other classes."""
+    """Return the fields of a class of named tuples; None for other classes."""
     if not issubclass(cls, tuple):
         return None
     return getattr(cls, "_fields", None)
 
 
 def _name(cls: type) -> str:
-    """The name of a class with its module, by which it is found again."""
+    """Return the name of a class with its module, by which it is found again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _from_json(value: Any, depth: int) -> Any:
-    """The pytree of numbers that JSON stands for, ``depth`` levels deep in it."""
+    """Rebuild a pytree of numbers from JSON ``value``, which is ``depth`` levels deep.
+
+    Raises BundleError below ``_DEEPEST`` levels, and for JSON of another form.
+    """
     if value is None or type(value) is int:
         return value
     if not isinstance(value, dict) or len(value) != 1 or depth >= _DEEPEST:
@@ -114,16 +117,16 @@ def _from_json(value: Any, depth: int) -> Any:
             return _construct(_named_tuple(name, fields)._make, children)
         case {"node": [str(name), metadata, [*items]]}:
             cls, make = _registered(name)
-            made = _construct(make, _static_from(metadata, depth), _each(items, depth))
-            if type(made) is not cls:
+            node = _construct(make, _static_from(metadata, depth), _each(items, depth))
+            if type(node) is not cls:
                 raise BundleError(f"describes no {name}")
-            return made
+            return node
         case _:
             raise BundleError("describes no structure of arrays")
 
 
 def _each(items: Sequence[Any], depth: int) -> list[Any]:
-    """The pytrees of the children of a node that is ``depth`` levels deep."""
+    """Return the pytrees of the children of a node that is ``depth`` levels deep."""
     return [_from_json(x, depth + 1) for x in items]
 
 
@@ -136,7 +139,7 @@ def _construct(make: Any, *parts: Any) -> Any:
 
 
 def _static_from(value: Any, depth: int) -> Any:
-    """The static value that the JSON ``value`` stands for, ``depth`` levels deep."""
+    """Return the static value of the JSON ``value``, which is ``depth`` levels deep."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     match value:
@@ -158,40 +161,43 @@ def _import_own(module: str) -> None:
 
 
 def _registered(name: str) -> tuple[type, Any]:
-    """The registered class ``name``, and the function that makes its objects.
+    """Return the registered class ``name``, and the function that makes its objects.
 
-    A class of a script is found under any module, and in a script by its own name.
+    ``name`` is "module:class". Where one of the two modules is ``__main__``, as of a
+    script, the class's own name is enough. Raises BundleError for none or several.
     """
     module, _, own = name.partition(":")
     _import_own(module)
     known = tree.registered()
-    found = [cls for cls in known if _name(cls) == name] or [
+    matches = [cls for cls in known if _name(cls) == name] or [
         cls
         for cls in known
         if cls.__qualname__ == own and _MAIN in (module, cls.__module__)
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         raise BundleError(
             f"has a {own} of the module {module}, which this process has not "
             "registered as a node of trees; import the module that does before loading"
         )
-    return found[0], known[found[0]]
+    return matches[0], known[matches[0]]
 
 
 def _named_tuple(name: str, fields: Sequence[Any]) -> Any:
-    """The class of named tuples ``name``, in a module that is imported already.
+    """Return the class of named tuples ``name``, in a module that is imported already.
 
     ``fields`` are the names of its fields. Raises BundleError without such a class.
     """
     module, _, own = name.partition(":")
     _import_own(module)
     for place in (module, _MAIN):
-        found: Any = sys.modules.get(place)
+        candidate: Any = sys.modules.get(place)
         for part in own.split("."):
             # Not getattr, which may run code of a module or a class.
-            found = vars(found).get(part) if hasattr(found, "__dict__") else None
-        if isinstance(found, type) and _fields(found) == tuple(fields):
-            return found
+            candidate = (
+                vars(candidate).get(part) if hasattr(candidate, "__dict__") else None
+            )
+        if isinstance(candidate, type) and _fields(candidate) == tuple(fields):
+            return candidate
     raise BundleError(
         f"has a {own} with fields {', '.join(map(str, fields))} of the module "
         f"{module}, which this process has not imported; import it before loading"

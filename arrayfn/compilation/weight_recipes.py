@@ -64,8 +64,8 @@ def check_recipes(recipes: Sequence[str]) -> None:
 class Weights:
     """The known operand of a product, number ``side``, whose array may be changed.
 
-    In ``x[i, k] @ w[k, j]`` they are ``w``, with side 1, order (1, 0), batch 0, first 1
-    and product_axes (1,).
+    In ``x[i, k] @ w[k, j]`` the weights are ``w``, with side 1, order (1, 0), batch 0,
+    first 1 and product_axes (1,).
 
     Attributes:
         equation: the product.
@@ -96,18 +96,23 @@ class Weights:
         return views.transpose(stored, permutation=inverse)
 
     def product(self, operand: Atom, x: Atom) -> Atom:
-        """The product of ``operand`` in place of the weights, and ``x``."""
+        """Emit the product of ``x`` and ``operand``, which replaces the weights."""
         pair = (operand, x) if self.side == 0 else (x, operand)
         return primitive_of(self.equation)(*pair, **self.equation.params)
 
 
 def weights_of(equation: Equation, side: int) -> Weights | None:
-    """Describe operand ``side`` as weights; None if the equation is no product."""
+    """Describe operand ``side`` as weights.
+
+    None if the equation is no product of floats, or if the operand of a convolution is
+    not its kernel.
+    """
     params = equation.params
     operand, result = equation.inputs[side].type, equation.outputs[0].type
     if result.dtype not in dtypes.INEXACT:
         return None
     if equation.primitive is contraction.dot_general:
+        # A product's axes are batch axes, the free axes of x, the free axes of y.
         contracted, batch = params["contract"][side], params["batch"][side]
         own = contraction.free_axes(operand.ndim, contracted, batch)
         begin = len(batch) if side == 0 else result.ndim - len(own)
@@ -120,6 +125,7 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         "output",
         1,
     ):
+        # A convolution by a kernel: groups are batch axes, OUTER are output features.
         roles, out = params["rhs"], params["out"]
         leading = (*roles[GROUP], *roles[OUTER])
         rest = (k for k in range(operand.ndim) if k not in leading)
@@ -161,7 +167,11 @@ def _is_copied(weights: Weights, read: Read | None) -> bool:
 
 
 def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
-    """Whether ``dtype`` can hold the weights and takes less memory."""
+    """Whether ``dtype`` can hold the weights and takes less memory.
+
+    int4 is packed along a contracted axis, so only matrices with one can become int4.
+    Weights that are all 0, or not finite, cannot be cast.
+    """
     if array.dtype not in dtypes.FLOATS or dtype.itemsize >= array.dtype.itemsize:
         return False
     if dtype == dtypes.int4 and (not weights.is_matrix or array.ndim == weights.first):
@@ -174,7 +184,10 @@ def _can_cast(array: Array, dtype: DType, weights: Weights) -> bool:
 def _cast(
     weights: Weights, array: Array, x: Atom, dtype: DType, builder: ProgramBuilder
 ) -> tuple[Atom, str]:
-    """Emit the product with weights stored as ``dtype``, converted when read."""
+    """Emit the product with weights stored as ``dtype``, converted when read.
+
+    Also return a note on the bytes and on the largest error of a weight.
+    """
     wide = array.transpose(weights.order).astype(np.float64)
     small, scales = _quantized(wide, dtype, weights.first)
     error = np.abs(small.astype(np.float64) * scales - wide).max() / np.abs(wide).max()
@@ -214,7 +227,11 @@ def _quantized(wide: Array, dtype: DType, first: int) -> tuple[Array, Array]:
 def _scaled(
     product: Atom, scales: Array, weights: Weights, builder: ProgramBuilder
 ) -> Atom:
-    """Emit ``product`` times ``scales``, which have the axes ``weights.order``."""
+    """Emit ``product`` times ``scales``, which have the axes ``weights.order``.
+
+    The contracted axes of ``scales`` have extent 1. The others are put in the order of
+    the product's axes.
+    """
     factors = scales.reshape(scales.shape[: weights.first])
     factors = factors.transpose(np.argsort(weights.product_axes))
     spread = views.broadcast_in_dim(
@@ -226,10 +243,10 @@ def _scaled(
 
 
 def _packed(nibbles: Array, axis: int) -> Array:
-    """Pack two 4-bit numbers into each byte, from the two parts of ``axis``.
+    """Pack two 4-bit numbers into each byte, from two parts of ``axis``.
 
     The lower bits have the first part, the upper bits the second, which may be shorter
-    by one.
+    by one: ``[1, 2, 3]`` becomes ``[0x31, 0x02]``.
     """
     extent = nibbles.shape[axis]
     half = (extent + 1) // 2
@@ -240,10 +257,15 @@ def _packed(nibbles: Array, axis: int) -> Array:
 
 
 def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Atom:
-    """Emit the product with packed weights: the sum of those with both parts."""
+    """Emit the product with packed weights: a product for each part, added up.
+
+    Each part of the weights is multiplied by the part of ``x`` along the contracted
+    axis.
+    """
     axis, half = weights.first, stored.type.shape[weights.first]
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)
+    # The number is in the upper 4 bits; shifting right by 4 extends its sign.
     high = conversion.bitcast(stored, dtype=dtypes.int8)
     low = discrete.shift_left(high, four)
     products: list[Atom] = []

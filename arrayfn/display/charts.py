@@ -24,9 +24,10 @@ class Bar:
 
 
 def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> str:
-    """Which buffers take up which part of the arena's ``total`` bytes, step by step.
+    """Draw which buffers take up which part of the arena, step by step, as SVG.
 
-    ``steps`` is the number of steps, ``width`` the picture's in pixels.
+    ``steps`` is the number of steps, ``total`` the arena's size in bytes, and ``width``
+    the picture's in pixels. Empty without bars.
     """
     if not bars or not total:
         return ""
@@ -34,6 +35,7 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
     across, down = (width - left - 8) / max(1, steps), height / total
     parts: list[str] = []
     for number, bar in enumerate(bars):
+        # SVG's y grows downwards; byte 0 is at the bottom.
         x, y = (
             left + bar.first * across,
             top + height - (bar.offset + bar.nbytes) * down,
@@ -62,7 +64,10 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step: its operations per byte, and per second."""
+    """A step: its operations per byte (``intensity``), and per second (``rate``).
+
+    ``link`` is the step's link (``"s3"``), and ``seconds`` its time.
+    """
 
     label: str
     link: str
@@ -74,7 +79,7 @@ class Point:
 def roofline(
     points: Sequence[Point], bandwidth: float, peak: float, width: int = 640
 ) -> str:
-    """Operations per second over operations per byte, under the machine's roof.
+    """Draw operations per second over operations per byte, under the machine's roof.
 
     ``bandwidth`` is in bytes, ``peak`` in operations per second, ``width`` in pixels.
     The area of a point is its share of the time (Williams, Waterman and Patterson,
@@ -91,10 +96,12 @@ def roofline(
     low_y = min(low_x * bandwidth, *(p.rate for p in points)) / 2
 
     def x(value: float) -> float:
+        """Return the x coordinate of ``value`` operations per byte (logarithmic)."""
         span = math.log(high_x / low_x)
         return left + (width - left - right) * math.log(value / low_x) / span
 
     def y(value: float) -> float:
+        """Return the y coordinate of ``value`` operations per second (logarithmic)."""
         return top + height * math.log(high_y / value) / math.log(high_y / low_y)
 
     total = sum(p.seconds for p in points) or 1.0
@@ -132,13 +139,13 @@ def roofline(
 
 
 def _fill(number: int) -> str:
-    """The colour of a mark: brighter on a dark page, darker on a light one."""
+    """Return the colour of a mark: brighter on a dark page, darker on a light one."""
     hue = _HUES[number % len(_HUES)]
     return f"fill:color-mix(in srgb,currentColor 35%,{hue});fill-opacity:.75"
 
 
 def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
-    """An SVG of fixed size: where there is no room it scrolls, with legible labels."""
+    """Put SVG ``parts`` into a picture of fixed size, which scrolls in a small page."""
     return (
         f"<div class='afn-chart'><svg viewBox='0 0 {width} {height}' width='{width}' "
         f"role='img' aria-label='{label}'>{''.join(parts)}</svg></div>"
@@ -146,18 +153,21 @@ def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Return ``words`` at (x, y), as SVG."""
     return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{words}</text>"
 
 
 def _path(path: str, stroke: str) -> str:
+    """Return a line along an SVG path; ``stroke`` has further attributes."""
     return f"<path d='{path}' fill='none' stroke='currentColor' {stroke}/>"
 
 
 def _axes(left: float, top: float, height: float, right: float) -> str:
+    """Return the left and the lower edge of a chart."""
     return _path(f"M{left} {top}V{top + height}H{right}", "stroke-opacity='.4'")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """The powers of ten from ``low`` to ``high``."""
+    """Return the powers of ten from ``low`` to ``high``."""
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     return [10.0**power for power in range(first, last + 1)]

@@ -31,8 +31,8 @@ _KEYWORDS: Final = frozenset({*keyword.kwlist, "program", "constants"})
 class Line:
     """A line of code, and what links it to other lines.
 
-    ``part`` is its name among the lines, ``groups`` those of the steps that it belongs
-    to.
+    ``groups`` are the links of the steps that it belongs to (``"s3"``), and ``part`` is
+    the link of its line of the Program (``"l12"``).
     """
 
     text: str
@@ -40,13 +40,13 @@ class Line:
     part: str = ""
 
     def html(self) -> str:
-        """The line, highlighted."""
+        """Return the line, highlighted."""
         code = highlighted(self.text)
         return f"<span class='afn-line'{attributes(self)}>{code}\n</span>"
 
 
 def attributes(line: Line) -> str:
-    """The attributes that CSS links elements by.
+    """Return the attributes that CSS links elements by.
 
     ``data-s`` are the names of steps, ``data-l`` is that of a line. Hovering over an
     element marks all elements that share one.
@@ -56,15 +56,15 @@ def attributes(line: Line) -> str:
 
 
 def highlighted(text: str) -> str:
-    """Code of a Program or a kernel, with marks for its colours.
+    """Mark the parts of code of a Program or a kernel, for the colours.
 
     >>> highlighted("a: f32[2] = exp(x)  # f.py:1")
     "a: <i class='t'>f32[2]</i> = <i class='f'>exp</i>(x)  <i class='c'># f.py:1</i>"
     """
-    made: list[str] = []
+    pieces: list[str] = []
     end = 0
     for match in _TOKENS.finditer(text):
-        made.append(escape(text[end : match.start()], quote=False))
+        pieces.append(escape(text[end : match.start()], quote=False))
         end = match.end()
         mark = {"comment": "c", "string": "s", "type": "t", "number": "n", "call": "f"}
         kind = mark.get(match.lastgroup or "", "")
@@ -72,20 +72,20 @@ def highlighted(text: str) -> str:
         if word in _KEYWORDS:
             kind = "k"
         inner = escape(word, quote=False)
-        made.append(f"<i class='{kind}'>{inner}</i>" if kind else inner)
-    return "".join(made) + escape(text[end:], quote=False)
+        pieces.append(f"<i class='{kind}'>{inner}</i>" if kind else inner)
+    return "".join(pieces) + escape(text[end:], quote=False)
 
 
 def listing(lines: Iterable[Line | str]) -> str:
-    """Lines of code."""
+    """Return lines of code as an HTML listing; a text is a line without links."""
     every = (Line(x) if isinstance(x, str) else x for x in lines)
     return f"<pre class='afn-code'>{''.join(line.html() for line in every)}</pre>"
 
 
 def folded(summary: str, body: str, *, is_open: bool = False, link: str = "") -> str:
-    """``body`` behind a line that is clicked on; ``summary`` and ``link`` are HTML.
+    """Hide the HTML ``body`` behind the line ``summary``, until that is clicked on.
 
-    ``link`` are attributes of the line. If ``is_open``, the body is shown at first.
+    ``link`` has attributes of the line. If ``is_open``, the body is shown at first.
     """
     state = " open=''" if is_open else ""
     return f"<details{state}><summary{link}>{summary}</summary>{body}</details>"
@@ -97,13 +97,14 @@ def table(
     links: Sequence[str] = (),
     texts: int = 1,
 ) -> str:
-    """A table of HTML cells; the first ``texts`` columns are text, others numbers.
+    """Return a table of HTML cells with the column titles ``head``, which are text.
 
-    ``links`` are the attributes of the rows. A row may have fewer cells.
+    The first ``texts`` columns have text, others numbers. ``links`` are the attributes
+    of the rows (see ``attributes``). A row may have fewer cells.
     """
     classes = ["" if k < texts else " class='afn-n'" for k in range(len(head))]
     columns = list(zip(head, classes, strict=True))
-    made = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in columns)
+    titles = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in columns)
     body: list[str] = []
     for number, row in enumerate(rows):
         link = links[number] if number < len(links) else ""
@@ -111,16 +112,16 @@ def table(
         inner = "".join(f"<td{kind}>{cell}</td>" for cell, kind in cells)
         body.append(f"<tr{link}>{inner}</tr>")
     return (
-        f"<table class='afn-table'><thead><tr>{made}</tr></thead>"
+        f"<table class='afn-table'><thead><tr>{titles}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table>"
     )
 
 
 def shown(title: str, *parts: str, groups: Iterable[str] = (), lines: int = 0) -> str:
-    """A whole output: its title (HTML), parts, and the rules that link their lines.
+    """Return a whole output: its title (HTML), its parts, and CSS that links lines.
 
-    ``groups`` are the links of steps; ``lines`` is how many lines are linked, named
-    ``l1`` and so on.
+    ``groups`` are the links of steps (``"s3"``). ``lines`` is the number of linked
+    lines, named ``l1`` and so on.
     """
     rules = [
         f".afn:has([data-s~='{g}']:hover) [data-s~='{g}']"
@@ -138,17 +139,17 @@ def shown(title: str, *parts: str, groups: Iterable[str] = (), lines: int = 0) -
 
 
 def columns(*parts: str) -> str:
-    """Parts beside each other, or below each other where there is no room."""
+    """Put parts beside each other, or below each other where there is no room."""
     return f"<div class='afn-columns'>{''.join(f'<div>{p}</div>' for p in parts)}</div>"
 
 
 def heading(text: str) -> str:
-    """The heading of a part."""
+    """Return the heading of a part."""
     return f"<div class='afn-head'>{escape(text)}</div>"
 
 
 def page(title: str, body: str) -> str:
-    """A document with a ``title`` and an HTML ``body``.
+    """Return an HTML document with a ``title`` and an HTML ``body``.
 
     It is light or dark as the reader's system is.
     """

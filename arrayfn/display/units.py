@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes, in units of 1024.
+    """Format a number of bytes, in units of 1024.
 
     >>> in_bytes(12), in_bytes(16384), in_bytes(5 << 29)
     ('12 B', '16 KiB', '2.5 GiB')
@@ -17,7 +17,7 @@ def in_bytes(count: float) -> str:
 
 
 def in_si(count: float) -> str:
-    """A number with an SI prefix, and a space before it.
+    """Format a number with an SI prefix, and a space before it.
 
     >>> in_si(950), in_si(2.5e9)
     ('950 ', '2.5 G')
@@ -30,7 +30,7 @@ def in_si(count: float) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration.
+    """Format a duration.
 
     >>> in_seconds(3.2e-6), in_seconds(0.0125), in_seconds(7.5)
     ('3.2 us', '12.5 ms', '7.5 s')

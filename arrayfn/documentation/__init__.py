@@ -23,10 +23,10 @@ _INDENT: Final = "" if sys.version_info >= (3, 13) else "    "
 
 
 def entries(namespace: str) -> dict[str, str]:
-    """The texts of ``NAMESPACE.txt`` by names, without those names."""
+    """Read the entries of ``NAMESPACE.txt``: each one's text by its name."""
     text = (FOLDER / f"{namespace}.txt").read_text(encoding="utf-8")
-    found = (entry.partition("\n") for entry in text.strip().split("\n\n") if entry)
-    return {name: rest for name, _, rest in found}
+    parts = (entry.partition("\n") for entry in text.strip().split("\n\n") if entry)
+    return {name: rest for name, _, rest in parts}
 
 
 def attach(module: str) -> None:
@@ -37,7 +37,7 @@ def attach(module: str) -> None:
     """
     namespace = sys.modules[module]
     for name, text in entries(module.removeprefix("arrayfn.")).items():
-        first, *inner = name.split(".")
+        first, *inner = name.split(".")  # "Class.method" or "function"
         if first in vars(namespace):
             _add(text, reduce(getattr, inner, vars(namespace)[first]))
     tell_where(module)

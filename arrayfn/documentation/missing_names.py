@@ -24,15 +24,15 @@ _NAMESPACES: Final = (
 
 
 def missing(namespace: str, name: str) -> AttributeError:
-    """The error for ``name``, which the module ``namespace`` lacks.
+    """Return the error for ``name``, which the module ``namespace`` lacks.
 
     >>> print(missing("arrayfn.numpy", "relu"))
     module 'arrayfn.numpy' has no attribute 'relu'; there is arrayfn.nn.relu
     """
     text = f"module {namespace!r} has no attribute {name!r}"
-    there = "" if name.startswith("_") else _namespace_of(name)
-    if there:
-        return AttributeError(f"{text}; there is {there}.{name}")
+    owner = "" if name.startswith("_") else _namespace_of(name)
+    if owner:
+        return AttributeError(f"{text}; there is {owner}.{name}")
     # With these Python suggests a similar name.
     return AttributeError(text, name=name, obj=sys.modules[namespace])
 
@@ -41,6 +41,7 @@ def tell_where(namespace: str) -> None:
     """Let the module ``namespace`` raise ``missing`` for names that it lacks."""
 
     def absent(name: str) -> Any:
+        """Return the module's ``__getattr__``."""
         raise missing(namespace, name)
 
     vars(sys.modules[namespace]).setdefault("__getattr__", absent)
@@ -48,7 +49,10 @@ def tell_where(namespace: str) -> None:
 
 @cache
 def _namespace_of(name: str) -> str:
-    """The first namespace with the public ``name``; empty if there is none."""
+    """Return the first namespace with the public ``name``; empty if there is none.
+
+    A name is public if ``__all__`` has it, or if it is defined in the module.
+    """
     for namespace in _NAMESPACES:
         module = import_module(namespace)
         value = vars(module).get(name)

@@ -50,7 +50,7 @@ from arrayfn.primitives.base import Scalar as ScalarForm
 def build_nest(
     group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
 ) -> Nest:
-    """The nest that computes ``group``.
+    """Build the nest that computes ``group``.
 
     Axes are ordered by memory traffic, the innermost last.
 
@@ -89,7 +89,7 @@ class _Builder:
         self.resolved: dict[Var, Var] = {}
 
     def build(self) -> Nest:
-        """The nest: a statement for each equation, then a store for each output."""
+        """Build the nest: statements for equations, then a store for each output."""
         for equation in self.group.equations:
             self.add(equation)
         for var in self.group.outputs:
@@ -114,7 +114,7 @@ class _Builder:
         return merge_axes(order_axes(drop_unit_axes(nest)))
 
     def name(self, var: Var) -> str:
-        """The name of the scalar of ``var``."""
+        """Return the name of the scalar of ``var``."""
         return self.own_names.get(var) or self.names[var]
 
     # Operands.
@@ -122,7 +122,7 @@ class _Builder:
     def strides(
         self, read: Read, ids: AxisIds, ndim: int
     ) -> tuple[tuple[int, ...], int]:
-        """The strides of a value along the axes of the nest, and its offset.
+        """Return the strides of a value along the axes of the nest, and its offset.
 
         Both are in elements. ``read`` says from which array the value is read. The
         value has ``ndim`` axes; ``ids`` has the axis of the nest that each of them lies
@@ -167,7 +167,7 @@ class _Builder:
         return atom
 
     def level_of_strides(self, strides: Sequence[int]) -> Level:
-        """The level of a load: "outer" if its strides are 0 along all reduced axes."""
+        """Return a load's level: "outer" if its strides along reduced axes are 0."""
         if not self.group.reduced:
             return "element"
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
@@ -197,7 +197,7 @@ class _Builder:
         cost: int,
         equation: Equation,
     ) -> None:
-        """Adds the statement ``result = function(*arguments)``.
+        """Add the statement ``result = function(*arguments)``.
 
         ``at`` is its level and stage, ``cost`` its time relative to an addition, and
         ``equation`` the one whose source line it gets.
@@ -244,7 +244,7 @@ class _Builder:
     def bitcast(
         self, equation: Equation, operand: Scalar, at: tuple[Level, int]
     ) -> None:
-        """Adds the statements that reinterpret the bits of ``operand``.
+        """Add the statements that reinterpret the bits of ``operand``.
 
         A 16-bit float is float32 in a kernel, so it is converted to its bits (u16), or
         from them.
@@ -255,6 +255,7 @@ class _Builder:
             dtypes.uint16 if d in dtypes.HALF_PRECISION else d for d in (source, target)
         ]
         names = [short_name(d) for d in bits]
+        # Up to three steps: float32 to 16 bits, bits to bits, 16 bits to float32.
         functions: list[tuple[str, DType]] = []
         if source in dtypes.HALF_PRECISION:
             functions.append((f"convert_f32_{short_name(source)}", dtypes.uint16))
@@ -289,10 +290,11 @@ class _Builder:
         return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
-        """The scalar of ``atom`` at the current index, as an operand of ``equation``.
+        """Return the scalar of ``atom`` at the current index, for ``equation``.
 
-        ``ids`` are the axes of the nest that the equation's value varies over. What is
-        not in a scalar yet is loaded.
+        ``ids`` are the axes of the nest that the equation's value varies over. If no
+        scalar has the value at this index, a load is added. ``resolved`` gets the Var
+        of the scalar.
         """
         if isinstance(atom, Literal):
             return constant_of(atom)
@@ -368,7 +370,7 @@ class _Builder:
 
 
 def convert_function(source: DType, target: DType) -> str | None:
-    """The scalar function that converts ``source`` to ``target``, or None.
+    """Return the scalar function that converts ``source`` to ``target``, or None.
 
     None if the compute dtypes are equal. A conversion to a 16-bit float rounds a
     float32, which stays a float32 in the kernel.
@@ -388,13 +390,16 @@ def convert_function(source: DType, target: DType) -> str | None:
 
 
 def drop_unit_axes(nest: Nest) -> Nest:
-    """``nest`` without its axes of extent 1."""
-    kept = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
-    return select_axes(nest, kept)
+    """Return ``nest`` without its axes of extent 1."""
+    longer_axes = [k for k, axis in enumerate(nest.axes) if axis.extent != 1]
+    return select_axes(nest, longer_axes)
 
 
 def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
-    """``nest`` with its axes in ``order``; axes left out must have extent 1."""
+    """Return ``nest`` with only the axes that ``order`` lists, in that order.
+
+    Axes that are left out must have extent 1.
+    """
     new_axis = {axis: k for k, axis in enumerate(order)}
     return replace(
         nest,
@@ -413,19 +418,19 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
 
 
 def order_axes(nest: Nest) -> Nest:
-    """``nest`` with its axes ordered by memory traffic, the heaviest innermost.
+    """Order the axes of ``nest`` by memory traffic, the heaviest innermost.
 
     The axis with the most elements at the smallest strides becomes innermost. Written
     arrays count double: a strided write costs more than a strided read.
     """
 
     def elements(operand: ArrayOperand) -> int:
-        """How many different elements of ``operand`` the nest accesses."""
+        """Return how many different elements of ``operand`` the nest accesses."""
         axes = zip(nest.axes, operand.strides, strict=True)
         return math.prod(axis.extent for axis, stride in axes if stride)
 
     def weight(axis: int) -> float:
-        """The cost of ``axis`` as an outer one: larger for small strides."""
+        """Return the cost of ``axis`` as an outer axis: larger for small strides."""
         total = 0.0
         for operand in nest.operands:
             stride = abs(operand.strides[axis])
@@ -440,7 +445,7 @@ def order_axes(nest: Nest) -> Nest:
 
 
 def merge_axes(nest: Nest) -> Nest:
-    """``nest`` with neighbouring axes merged where every operand allows it.
+    """Merge neighbouring axes of ``nest`` where every operand allows it.
 
     Axes of 4 by 8 elements of contiguous arrays become one axis of 32. Axes that an
     iota counts along stay.
@@ -457,6 +462,7 @@ def merge_axes(nest: Nest) -> Nest:
             for o in nest.operands
         ):
             nest = _merge_at(nest, position)
+            # Axes after the merged ones move down by one.
             counted = {a - (a > position) if a is not None else None for a in counted}
         else:
             position += 1
@@ -464,7 +470,10 @@ def merge_axes(nest: Nest) -> Nest:
 
 
 def _merge_at(nest: Nest, position: int) -> Nest:
-    """``nest`` with the axes ``position`` and ``position + 1`` merged into one."""
+    """Merge the axes ``position`` and ``position + 1`` of ``nest``.
+
+    Operands keep the stride of the inner one. Later axes move down by one.
+    """
     outer, inner = nest.axes[position], nest.axes[position + 1]
     merged = Axis(outer.extent * inner.extent, outer.reduced)
     return replace(

@@ -35,7 +35,7 @@ _BEGIN: Final = -1  # the step of the first reading, whose time does not count
 
 
 def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
-    """Insert a reading of the clock after each step; returns the array of times too.
+    """Insert a reading of the clock after each step; also return the array of times.
 
     The array is i64[2 + 2 * steps], which the runtime fills. Index ``FIRST + 2 * k``
     has the nanoseconds that step ``k`` took, the next index how often it ran.
@@ -60,7 +60,7 @@ def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
 
 
 def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
-    """``(runs, seconds)`` of each step that ran, by its number.
+    """Return ``(runs, seconds)`` of each step that ran, by its number.
 
     ``state`` is the array of ``with_clocks``, after some calls.
     """
@@ -72,7 +72,8 @@ def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
 class _Clocks:
     """Inserts clock readings into plans.
 
-    ``numbered`` gives each step its number.
+    ``buffer`` is the number of the array of times. ``number`` counts steps as
+    ``plan.numbered`` does.
     """
 
     def __init__(self, buffer: int) -> None:
@@ -80,12 +81,12 @@ class _Clocks:
         self.number = 0
 
     def reading(self, step: int) -> KernelCall:
-        """The call that adds the time since the last reading to that of ``step``."""
+        """Return the call that adds the time since the last reading to ``step``'s."""
         state = BufferArgument(self.buffer)
         return KernelCall(PROVIDER, (state, step), 1, writes=(self.buffer,))
 
     def read(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """``steps`` with a reading after each call."""
+        """Return ``steps`` with a reading after each call."""
         return tuple(self._each(steps))
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:

@@ -19,7 +19,7 @@ class CompiledProgram:
 
     ``text`` is the Program after the passes, as text. Nothing here refers to the
     tracer, so that it can be saved, and run by a process that never traced. ``once``
-    computes constants that depend on captured arrays alone.
+    computes constants that depend only on captured arrays.
     """
 
     name: str
@@ -37,7 +37,7 @@ class CompiledProgram:
 class Once:
     """A Program that computes constants of another one, before its first call.
 
-    ``program`` has no inputs: it depends on captured arrays alone. Its results are the
+    ``program`` has no inputs: it depends only on captured arrays. Its results are the
     constants of the other Program from number ``first`` on, where ``ShapeDtypeStruct``s
     stand for them until then.
     """
@@ -47,24 +47,24 @@ class Once:
 
 
 def with_types_of(program: Program, compiled: CompiledProgram) -> CompiledProgram:
-    """``compiled`` with the dtypes of ``program``'s inputs and outputs.
+    """Give the inputs and outputs of ``compiled`` the dtypes that ``program`` has.
 
-    Its kernels see the bytes of storage types.
+    They differ for storage types, which kernels see as bytes.
     """
-    given = {"input": program.input_types, "output": program.output_types}
-    if not any(t.dtype in STORAGE for types in given.values() for t in types):
+    wanted = {"input": program.input_types, "output": program.output_types}
+    if not any(t.dtype in STORAGE for types in wanted.values() for t in types):
         return compiled
 
     def typed(kind: str, index: int, type: ArrayType) -> ArrayType:
-        """``type`` with the Program's dtype of input or output number ``index``."""
-        return replace(type, dtype=given[kind][index].dtype)
+        """Return ``type`` with the Program's dtype of input or output ``index``."""
+        return replace(type, dtype=wanted[kind][index].dtype)
 
     def all_typed(kind: str, types: Sequence[ArrayType]) -> tuple[ArrayType, ...]:
-        """The ``types`` of all inputs, or of all outputs, with these dtypes."""
+        """Return the ``types`` of all inputs, or of all outputs, with these dtypes."""
         return tuple(typed(kind, index, type) for index, type in enumerate(types))
 
     buffers = tuple(
-        replace(b, type=typed(b.kind, b.index, b.type)) if b.kind in given else b
+        replace(b, type=typed(b.kind, b.index, b.type)) if b.kind in wanted else b
         for b in compiled.plan.buffers
     )
     return replace(
@@ -79,7 +79,10 @@ P = TypeVar("P", bound=CompiledProgram)
 
 
 def completed(compiled: P, run: Callable[[CompiledProgram], Sequence[Any]]) -> P:
-    """Compute the constants in ``compiled.once``; ``run`` runs a plan."""
+    """Compute the constants in ``compiled.once`` by ``run``, which runs a plan.
+
+    Returns ``compiled`` with these constants, and without ``once``.
+    """
     once = compiled.once
     if once is None:
         return compiled

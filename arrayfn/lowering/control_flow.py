@@ -30,7 +30,7 @@ Block = Callable[[Program], list[PlanStep]]
 def control_step(
     equation: Equation, reads: Reads, storage: Storage, block: Block
 ) -> LoopStep | BranchStep:
-    """The step of a ``scan``, ``while_loop`` or ``cond``.
+    """Lower a ``scan``, ``while_loop`` or ``cond`` to a step.
 
     Args:
         equation: the loop or branch, as the passes leave it.
@@ -44,7 +44,7 @@ def control_step(
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array that holds the operand ``atom`` of a loop or branch.
+    """Return the array that holds the operand ``atom`` of a loop or branch.
 
     The operand is row-major and begins at the array's first element: the layout pass
     copies other operands. It need not be the whole array, but may be its first rows, or
@@ -57,7 +57,7 @@ def _array(atom: Atom, reads: Reads) -> Var:
 def _scan(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop of known length, whose slices of arrays are pointers that advance.
+    """Lower a scan: a loop of known length, with pointers that advance as its slices.
 
     ``operands`` are the arrays of the equation's operands: constants, carry, arrays to
     slice.
@@ -67,11 +67,13 @@ def _scan(
     length: int = params["length"]
     consts: int = params["consts"]
     carry: int = params["carry"]
+    # The body reads the loop's constants where they lie outside.
     for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
     body = block(program)
     xs_begin = consts + carry
     outputs = [_result_array(atom) for atom in program.outputs]
+    # Slices of the operands that are read, and of the stacked results.
     pairs = [
         *zip(program.inputs[xs_begin:], operands[xs_begin:], strict=True),
         *zip(outputs[carry:], equation.outputs[carry:], strict=True),
@@ -98,7 +100,7 @@ def _scan(
 def _while_loop(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
-    """A loop that runs while the last array of the carry, a bool, is True.
+    """Lower a while_loop, which runs while the last carry, a bool, is True.
 
     ``operands`` are the arrays of the body's constants and the carry.
     """
@@ -139,7 +141,7 @@ def carried_values(
 def _cond(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> BranchStep:
-    """A branch, whose results are written into the arrays of the equation's outputs.
+    """Lower a ``cond``, whose branches write into the arrays of the equation's outputs.
 
     ``operands`` are the arrays of the index and of the branches' operands.
     """
@@ -159,6 +161,9 @@ def _cond(
 
 
 def _result_array(atom: Atom) -> Var:
-    """The Var of a body's result, which the layout pass made an array of its own."""
+    """Return the Var of a body's result.
+
+    The layout pass made it an array of its own, so ``atom`` is no literal.
+    """
     assert isinstance(atom, Var)
     return atom

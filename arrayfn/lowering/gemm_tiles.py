@@ -1,7 +1,7 @@
 """How a GEMM is cut into tiles: the work items of its library kernel.
 
 Each tile is one single-threaded BLAS call, and a BLAS rounds differently where a tile
-ends. So tiles follow from the problem alone: results have the same bits for every
+ends. So tiles follow from the problem only: results have the same bits for every
 number of threads and cores. There are enough of them for machines of many cores, which
 share them out while they run, and few enough that BLAS still packs each operand into a
 tile at little cost.
@@ -43,7 +43,10 @@ GRAIN_NS: Final = 5000.0  # work worth giving to a thread
 
 @dataclass(frozen=True, slots=True)
 class GemmTiles:
-    """Tiles of ``tile_m`` by ``tile_n``, ``items`` in all, in batch-major order."""
+    """Tiles of ``tile_m`` by ``tile_n``, ``items`` in all, in batch-major order.
+
+    ``grain`` is the smallest number of tiles worth giving to a thread.
+    """
 
     items: int
     tile_m: int
@@ -52,7 +55,7 @@ class GemmTiles:
 
 
 def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
-    """Cuts ``batch`` products of matrices ``[m, k]`` and ``[k, n]`` into tiles.
+    """Cut ``batch`` products of matrices ``[m, k]`` and ``[k, n]`` into tiles.
 
     Measured with OpenBLAS 0.3.31, one thread, AVX-512, float32: 231 GFLOP/s for a
     product of 1024 whole, 206 in these tiles, 176 in 64 tiles; for one of 256 whole
@@ -79,11 +82,12 @@ def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
 
 
 def _split(m: int, n: int, max_tiles: int) -> tuple[int, int]:
-    """The rows and columns of a tile of an ``m`` by ``n`` result.
+    """Choose the rows and columns of a tile of an ``m`` by ``n`` result.
 
-    There are at most ``max_tiles`` equal tiles. BLAS packs ``1 / tile_m + 1 / tile_n``
-    elements for each multiply-add. These tiles are 4 to 12 % slower on one thread than
-    the whole product.
+    There are at most ``max_tiles`` equal tiles. The result is halved along its longer
+    side again and again, as long as tiles stay large enough: BLAS packs ``1 / tile_m +
+    1 / tile_n`` elements for each multiply-add. These tiles are 4 to 12 % slower on one
+    thread than the whole product.
     """
     packing = MORE_PACKING * (1 / m + 1 / n)
     low, high = ELEMENTS
@@ -106,9 +110,9 @@ def _split(m: int, n: int, max_tiles: int) -> tuple[int, int]:
 
 
 def _tile(extent: int, parts: int) -> int:
-    """The extent of a tile where an axis of ``extent`` is cut in ``parts``.
+    """Return the extent of a tile where an axis of ``extent`` is cut in ``parts``.
 
-    It is rounded up to a multiple that BLAS likes.
+    It is rounded up to a multiple of ``TILE_MULTIPLE``, unless there is one part.
     """
     if parts == 1:
         return max(1, extent)
@@ -117,5 +121,5 @@ def _tile(extent: int, parts: int) -> int:
 
 
 def _tiles(extent: int, tile: int) -> int:
-    """The number of tiles along an axis."""
+    """Return the number of tiles along an axis."""
     return -(-extent // tile)

@@ -101,7 +101,8 @@ def with_rounding(
 
 
 def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
-    """``s``, and the statement that rounds its result to ``dtype``."""
+    """Return ``s`` with an unrounded result, and a statement that rounds that."""
+    # The result of a reduction is available once a row, in the next stage.
     unrounded = Value(f"{s.result.name}_wide", float32, half=True)
     level = "outer" if isinstance(s, Reduce) else s.level
     stage = s.stage + 1 if isinstance(s, Reduce) else s.stage
@@ -111,11 +112,12 @@ def _rounded(s: Compute | Reduce, dtype: DType) -> list[Statement]:
 
 
 def _reads_rounded(s: Compute | Reduce, rounded: Collection[str]) -> bool:
-    """Whether the operands of ``s`` must be rounded for its results to be right.
+    """Whether the operands of ``s`` must be rounded for its result to be right.
 
-    They must be where ``s`` is exact in half precision and its result is among
-    ``rounded``, the values that must be; and where a small change of an operand can
-    change the result much.
+    They must if ``s`` is exact in half precision and its result is among ``rounded``,
+    the names of values that must be rounded. They also must if the result is not a
+    half-precision value (a conversion, a comparison), or if the function jumps, so that
+    a small change of an operand can change the result much.
     """
     if s.result.name in rounded and is_exact(s.function):
         return True

@@ -54,7 +54,7 @@ class HostStep:
     absent: tuple[int, ...] = ()
 
     def call_of_kernel(self) -> Callable[..., Any]:
-        """The kernel as a function of arrays only: operands, then results.
+        """Return the kernel as a function of arrays only: operands, then results.
 
         Static arguments are bound. A prepared kernel makes the function itself, from
         the types of one call.
@@ -84,13 +84,15 @@ class HostStep:
                     n if m else 1 for n, m in zip(extents, has_axis, strict=True)
                 ]
                 member = (*leading, *member)
+            # For "sequential", the type of one member.
             call_types.append(ArrayType(member, type.dtype))
         return tuple(call_types)
 
     def offsets_of_calls(self) -> Iterator[tuple[int, ...]]:
-        """For each call of the kernel, the offset of each array, in elements.
+        """Yield for each call of the kernel the offset of each array, in elements.
 
-        A kernel without a vmap method is called once for each member.
+        The kernel is called once, on whole arrays, unless the operator is mapped and
+        the method is "sequential": then it is called for each member.
         """
         types = self.types_of_call
         if not self.mapped or (self.kernel and self.kernel.vmap == "expand_dims"):
@@ -108,7 +110,7 @@ class HostStep:
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
-        """Which of the mapped axes operand or result ``number`` has.
+        """Return which of the mapped axes operand or result ``number`` has.
 
         Results, whose numbers follow the operands', have all of them.
         """
@@ -124,7 +126,7 @@ HOST_STEPS: Final = NumberedTable[HostStep]("Python step")
 
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
-    """The library call that computes ``equation`` by its NumPy reference."""
+    """Return the library call that computes ``equation`` by its NumPy reference."""
     primitive = primitive_of(equation)
     params = dict(equation.params)
     name = primitive.name
@@ -141,7 +143,7 @@ def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
 def operator_call_of(
     equation: Equation, kernel: OperatorKernel, reads: Reads, destinations: Destinations
 ) -> LibraryCall:
-    """The library call that computes an ``operator_call`` by ``kernel``.
+    """Return the library call that computes an ``operator_call`` by ``kernel``.
 
     ``reads`` has the array behind each operand. Results in ``destinations`` are written
     into the arrays named there.
@@ -188,7 +190,7 @@ def _call(
 
 
 def _type_of(atom: Atom, reads: Reads) -> ArrayType:
-    """The type of an operand, with the layout of the array that it is read from."""
+    """Return an operand's type, with the layout in which its array is read."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type

@@ -45,13 +45,17 @@ class Storage:
         self._fixed_results: set[Var] = set()
 
     def of(self, var: Var) -> Var:
-        """The Var in whose memory ``var`` is stored."""
+        """Return the Var in whose memory ``var`` is stored: itself, or another one."""
         while var in self._in:
             var = self._in[var]
         return var
 
     def put(self, var: Var, into: Var) -> None:
-        """Store ``var`` in the memory of ``into``."""
+        """Store ``var`` in the memory of ``into``, or the other way round.
+
+        The other way round if only ``var``'s memory is that of results kept by
+        ``keeping``.
+        """
         own, target = self.of(var), self.of(into)
         if own in self._fixed_results and target not in self._fixed_results:
             own, target = target, own
@@ -60,10 +64,10 @@ class Storage:
 
     @contextmanager
     def keeping(self, results: Sequence[Var]) -> Generator[None]:
-        """Within this context, Vars joined with ``results`` are stored in their memory.
+        """A context in which Vars joined with ``results`` get the memory of these.
 
-        The values of a branch are lowered in it: they may share the memory of its
-        results, which the plan outside knows.
+        A branch is lowered in it. Its values may share the memory of its results, but
+        not replace that memory, which the plan outside of the branch refers to.
         """
         new = {self.of(var) for var in results} - self._fixed_results
         self._fixed_results |= new
@@ -80,7 +84,8 @@ class Scope:
     Attributes:
         outputs: the results of the Program. Their memory is fixed, so an operand is
             moved to the memory of a result, not the other way round.
-        donated: inputs that may be overwritten, each by one output alone if it has one.
+        donated: inputs that may be overwritten, each with the only output that may
+            overwrite it, or None for any output.
     """
 
     outputs: AbstractSet[Var]
@@ -89,14 +94,14 @@ class Scope:
     def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
         """Whether donation allows writing ``result`` over ``operand``.
 
-        A donated input may be promised to one output alone.
+        A donated input may be promised to one output.
         """
         only_result = self.donated.get(operand)
         return only_result is None or storage.of(only_result) is storage.of(result)
 
 
 def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
-    """Stores results of ``steps`` in the memory of operands that are dead by then.
+    """Store results of ``steps`` in the memory of operands that are dead by then.
 
     ``a = exp(x); b = a * 2; return b`` has no memory of its own for ``a``: it lies
     where ``b`` does. ``storage`` is updated; ``scope`` says which arrays may be
@@ -139,6 +144,8 @@ class _Placement:
         placed: list[PlanStep] = []
         for number, step in enumerate(self.steps):
             is_accessed = any(of(var) in self.accessed for var in step.writes)
+            # Each Var of the step, with its array and last use before the step's own
+            # results are placed, which may change both.
             before = [(var, of(var), self.last_use[of(var)]) for var in step.arrays()]
             self.accessed.update(array for _, array, _ in before)
             dying = {
@@ -167,9 +174,10 @@ class _Placement:
     def follow_moves(
         self, step: PlanStep, number: int, before: Sequence[tuple[Var, Var, int]]
     ) -> None:
-        """Update what is known of arrays that ``step``, number ``number``, joined.
+        """Update ``last_use``, ``overwritable`` and ``accessed`` after ``step``.
 
-        ``before`` are the Vars that it uses, with the array of each and its last use.
+        Placing its results may have moved Vars into other arrays. ``before`` has the
+        Vars that step ``number`` uses, with the array and last use of each before that.
         """
         of = self.storage.of
         for var, array, last in before:
@@ -233,6 +241,8 @@ class _Placement:
         copies: list[PlanStep] = []
         for c in step.carries:
             in_place = of(c.current) is of(c.next)
+            # The body may store something else over the current value, too: the
+            # initial value must then be free, or be copied first.
             is_written_over = of(c.current) is not c.current
             if is_written_over and c.current not in free and not step.serial:
                 copied = Var(c.result.type)
@@ -252,7 +262,7 @@ class _Placement:
                     self.storage.put(c.next, into=c.result)
                 else:
                     c.second = Var(c.result.type)
-            else:
+            else:  # Iterations write two buffers alternately.
                 self.choose_buffers(c, step.count, is_free=is_free)
         return copies
 
@@ -277,11 +287,12 @@ class _Placement:
     def choose_buffers(
         self, carry: CarriedValue, count: int | None, *, is_free: bool
     ) -> None:
-        """Choose the buffers of ``carry``: the last iteration writes the result.
+        """Choose the two buffers of ``carry``: the last iteration writes the result.
 
-        The first iteration reads the initial value, so only the second may write over
-        it. ``count`` is the trip count, if it is known; ``is_free`` says whether the
-        initial value may be written over.
+        Iterations write ``first``, ``second``, ``first`` and so on. The first iteration
+        reads the initial value, so only the second may write over it. ``count`` is the
+        trip count, if it is known; ``is_free`` says whether the initial value may be
+        written over.
         """
         is_odd = count is not None and count % 2 == 1
         # An outer loop learns by its storage that a value was written over.
@@ -297,7 +308,7 @@ class _Placement:
     # Nests.
 
     def write_in_place(self, nest: Nest, dying: AbstractSet[Var]) -> Nest:
-        """``nest`` with results stored over operands where possible.
+        """Store results of ``nest`` over operands where possible; return the new nest.
 
         ``dying`` are the arrays that may be overwritten here: temporaries and donated
         inputs that nothing reads later.
@@ -319,7 +330,7 @@ class _Placement:
     def operand_to_overwrite(
         self, nest: Nest, written: int, dying: AbstractSet[Var]
     ) -> int | None:
-        """The number of an operand that result number ``written`` may be written over.
+        """Return the index of an operand that result ``written`` may be written over.
 
         It is one of the arrays ``dying``, donated ones first, which the kernel reads at
         the element that it writes. None if there is none.
@@ -395,7 +406,7 @@ def _copies_onto_itself(step: NestStep) -> bool:
 
 
 def _copy(source: Var, target: Var) -> NestStep:
-    """A step that copies the first elements of ``source`` to ``target``."""
+    """Return a step that copies the first elements of ``source`` to ``target``."""
     dtype = source.type.dtype
     value = Value("value", compute_dtype(dtype))
     result = Value("copied", compute_dtype(dtype))
@@ -428,7 +439,10 @@ def _same_type(x: Var, y: Var) -> bool:
 
 
 def _with_shared_pointer(nest: Nest, read: int, written: int) -> Nest:
-    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer."""
+    """Merge operand ``read`` of ``nest`` into operand ``written``: one pointer.
+
+    Loads of the former become loads of the latter. Later operands move down by one.
+    """
     numbers = list(range(len(nest.operands)))
     del numbers[read]
     new_number = {k: n for n, k in enumerate(numbers)}

@@ -20,6 +20,7 @@ from arrayfn.errors import SourceLocation
 from arrayfn.ir import Var
 
 Level = Literal["element", "outer"]
+"""Whether a statement runs for each element of all axes, or for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ class Axis:
 class ArrayOperand:
     """Memory that the nest reads or writes: ``array`` from element ``offset`` on.
 
-    ``strides`` has one for each axis of the nest. In a loop, the array advances by
-    ``moves`` elements each iteration.
+    ``dtype`` is the dtype in memory. ``strides`` has one for each axis of the nest, in
+    elements. ``written`` says whether the nest writes it. In a loop, the array advances
+    by ``moves`` elements each iteration.
     """
 
     array: Var
@@ -67,7 +69,7 @@ class Constant:
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """The Constant of ``literal``, in its compute dtype.
+    """Return the Constant of ``literal``, in its compute dtype.
 
     A 16-bit float is first rounded to its own dtype.
     """
@@ -102,7 +104,8 @@ class IndexTerm:
 class Load:
     """``result = operand[...]``, widened to its compute dtype.
 
-    ``indices`` are added to the affine index. Their sum must lie in the array.
+    ``operand`` is the index of the operand. ``indices`` are added to its affine index.
+    Their sum must lie in the array. ``level`` and ``stage`` say when the load runs.
     """
 
     result: Value
@@ -118,7 +121,7 @@ class Compute:
     """``result = function(*arguments)``.
 
     ``function`` has its dtype suffix, as ``exp_f32``. ``cost`` is relative to an
-    addition.
+    addition. ``level`` and ``stage`` say when the function runs.
     """
 
     result: Value
@@ -132,7 +135,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An iota: ``result`` is the index along ``axis``, or 0 if that is None."""
+    """An iota: ``result`` is the index along ``axis``, or 0 if that is None.
+
+    ``level`` and ``stage`` say when it runs.
+    """
 
     result: Value
     axis: int | None
@@ -145,8 +151,10 @@ class Count:
 class Reduce:
     """``result`` accumulates ``argument`` over the reduced axes, from ``identity``.
 
-    If it is ``across``, it accumulates over the kept axes instead, for each index of
-    the reduced ones: a total over the rows, taken while each row is computed.
+    The result is ``function(function(identity, argument), argument)`` and so on. It is
+    complete after the pass ``stage``. If the reduction is ``across``, it accumulates
+    over the kept axes instead, for each index of the reduced ones: a total over the
+    rows, taken while each row is computed.
     """
 
     result: Value
@@ -162,10 +170,10 @@ class Reduce:
 class Store:
     """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
 
-    ``indices`` are added to the affine index. Their sum must lie in the array, if the
-    store happens. If ``value`` is the result of a Reduce of this stage, the running
-    value is stored: a scan. If it ``adds``, the value is added atomically, in any order
-    (on a GPU).
+    ``operand`` is the index of the operand. ``indices`` are added to its affine index.
+    Their sum must lie in the array, if the store happens. If ``value`` is the result of
+    a Reduce of this stage, the running value is stored: a scan. If it ``adds``, the
+    value is added atomically, in any order (on a GPU).
     """
 
     operand: int
@@ -187,7 +195,7 @@ def is_element_store(statement: Statement) -> bool:
 
 
 def uses(statement: Statement) -> list[Value]:
-    """The values that ``statement`` reads."""
+    """Return the values that ``statement`` reads."""
     scalars: list[Scalar | None] = []
     if isinstance(statement, Compute):
         scalars += statement.arguments

@@ -54,7 +54,7 @@ class ScratchRow:
 
 
 def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """The byte offsets of scratch arrays of these sizes, and the total size.
+    """Return the byte offsets of scratch arrays of these sizes, and the total size.
 
     >>> scratch_offsets([100, 8])
     ([0, 128], 192)
@@ -67,9 +67,10 @@ def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
 class ScheduledKernel:
     """A printed kernel, and what one call of it needs.
 
-    The kernel's parameters are pointers to ``arrays``, to ``partials`` and to
-    ``scratch``, then the ``integers``. On a GPU a pointer to ``flag_buffer``, which is
-    zero before the first launch, may follow the arrays.
+    ``items`` and ``grain`` are as in ``KernelCall``. The kernel's parameters are
+    pointers to ``arrays``, to ``partials`` and to ``scratch``, then the ``integers``.
+    On a GPU a pointer to ``flag_buffer``, which is zero before the first launch, may
+    follow the arrays.
     """
 
     kernel: Kernel
@@ -138,10 +139,10 @@ class KernelPrinter(KernelText, ABC):
     # Indices.
 
     def stride(self, operand: int, axis: int) -> str:
-        """The expression of the stride of ``operand`` along ``axis``.
+        """Return the expression of the stride of ``operand`` along ``axis``.
 
-        It is a product of extents, as ``n1 * n2``, where that is the value, else a
-        parameter, as ``x_in_s0``.
+        It is a product of the extents of inner axes, such as ``n1 * n2``, if that is
+        the stride, as in a contiguous array. Else it is a parameter, as ``x_in_s0``.
         """
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
@@ -155,7 +156,7 @@ class KernelPrinter(KernelText, ABC):
         return self.integer(f"{self.pointer(operand)}_s{axis}", value)
 
     def index(self, operand: int, variables: dict[int, str]) -> str:
-        """The expression of the affine index of ``operand``: ``row + i1 * x_in_s1``.
+        """Return the expression of an operand's affine index: ``row + i1 * x_in_s1``.
 
         ``variables`` has the text of the index along each axis. The part along
         ``offset_axes`` is the hoisted offset, ``row``.
@@ -177,7 +178,7 @@ class KernelPrinter(KernelText, ABC):
         return " + ".join(terms) or "0"
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
-        """Prints lines that split a flat index into an index along each of ``axes``.
+        """Print lines that split a flat index into an index along each of ``axes``.
 
         ``text`` is the flat index. Returns the variable of each axis. For ``item`` and
         three axes it prints ::
@@ -228,7 +229,7 @@ class KernelPrinter(KernelText, ABC):
     # Statements.
 
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
-        """The expression of an operand's element, as ``x_in[i0 + row]``.
+        """Return the expression of an operand's element, as ``x_in[i0 + row]``.
 
         ``variables`` has the text of the index along each axis.
         """
@@ -237,7 +238,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
 
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The expression of the element that ``s`` loads or stores.
+        """Return the expression of the element that ``s`` loads or stores.
 
         ``variables`` has the text of the index along each axis; computed terms are
         added.
@@ -247,7 +248,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.pointer(s.operand)}[{self.full_index(s, variables)}]"
 
     def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The index of the element ``s`` accesses: affine part plus computed terms."""
+        """Return the index that ``s`` accesses: affine part plus computed terms."""
         terms = " + ".join(
             self.index_term(s.operand, k, term) for k, term in enumerate(s.indices)
         )
@@ -257,7 +258,7 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
-        """The expression of index term ``number`` of ``operand``."""
+        """Return the expression of index term ``number`` of ``operand``."""
         if term.stride == 1:
             return self.name_of(term.index)
         stride = self.integer(f"{self.pointer(operand)}_step{number}", term.stride)
@@ -269,11 +270,11 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
     def widen_loaded(self, operand: int, text: str) -> str:
-        """``text``, an element of ``operand``, widened to its compute dtype."""
+        """Widen ``text``, an element of ``operand``, to its compute dtype."""
         return self.widen(self.nest.operands[operand].dtype, text)
 
     def widen(self, dtype: DType, text: str) -> str:
-        """``text``, an element as stored, converted to its compute dtype."""
+        """Convert ``text``, an element as it is stored, to its compute dtype."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_u8_bool')}({text})"
         if dtype in dtypes.HALF_PRECISION:
@@ -281,7 +282,7 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def narrow(self, dtype: DType, text: str) -> str:
-        """``text``, of the compute dtype, converted to the dtype that is stored."""
+        """Convert ``text``, of the compute dtype, to the dtype that is stored."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_bool_u8')}({text})"
         if dtype in dtypes.HALF_PRECISION:
@@ -303,7 +304,7 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def expression(self, function: str, arguments: Sequence[str]) -> str:
-        """The expression of a function of the scalar vocabulary on ``arguments``.
+        """Return the expression of a scalar function on the texts ``arguments``.
 
         ``function`` has its dtype suffix. Additions and products of floats are printed
         as operators: ``x * y`` for ``mul_f32``, but ``mul_i32(x, y)``.
@@ -326,7 +327,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.use(function)}({', '.join(arguments)})"
 
     def stored(self, operand: int, text: str) -> str:
-        """``text`` narrowed to the dtype of ``operand``."""
+        """Return ``text`` narrowed to the dtype of ``operand``."""
         return self.narrow(self.nest.operands[operand].dtype, text)
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
@@ -341,7 +342,7 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
 
     def emit(self, s: Statement, variables: dict[int, str]) -> None:
-        """Prints statement ``s``; a reduction prints nothing (see ``accumulate``).
+        """Print statement ``s``; a reduction prints nothing (see ``accumulate``).
 
         ``variables`` has the text of the index along each axis.
         """
@@ -361,7 +362,7 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
 
     def row_reductions(self, stage: int) -> list[Reduce]:
-        """The stage's reductions along the row.
+        """Return the stage's reductions along the row.
 
         Those ``across`` rows are left out: they accumulate over the kept axes, for each
         index of the row.
@@ -373,7 +374,7 @@ class KernelPrinter(KernelText, ABC):
         ]
 
     def outer_statements(self, stage: int) -> list[Statement]:
-        """The statements of ``stage`` that run once for each kept index."""
+        """Return the statements of ``stage`` that run once for each kept index."""
         return [
             s
             for s in self.nest.statements
@@ -381,7 +382,7 @@ class KernelPrinter(KernelText, ABC):
         ]
 
     def last_outer_stage(self) -> int:
-        """The last stage with outer statements, 0 without any."""
+        """Return the last stage with outer statements, 0 without any."""
         return max(
             (
                 s.stage
@@ -394,7 +395,7 @@ class KernelPrinter(KernelText, ABC):
     # The function around it.
 
     def partial_name(self, k: int) -> str:
-        """The parameter that points to partial results number ``k``."""
+        """Return the parameter that points to partial results number ``k``."""
         if not self.readable:
             return f"q{k}"
         return f"{self.partials[k].reduce.result.name}_part"
@@ -427,7 +428,7 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def title(self) -> str:
-        """The comment above the kernel: ``# rows_0: exp, mul     at model.py:31``."""
+        """Return the comment above the kernel: ``# rows_0: exp  at model.py:31``."""
         names = list(dict.fromkeys(self.nest.primitives))
         text = f"# {self.name}: {', '.join(names)}"
         sources = [
@@ -440,5 +441,5 @@ class KernelPrinter(KernelText, ABC):
         return shortened(text)
 
     def signature(self) -> str:
-        """The kernel's docstring: ``x_in: f32*. n0: i64. Items begin to end.``."""
+        """Return the kernel's docstring: ``x: f32*. n0: i64. Items begin to end.``."""
         return f"{signature(self.parameters)} Items begin to end."

@@ -199,18 +199,22 @@ class KernelText(Body):
         self.lines.append(text)
 
     def use(self, name: str) -> str:
-        """``name``, recorded as a function that the kernel imports."""
+        """Record ``name`` as a function that the kernel imports, and return it."""
         self.imports.add(name)
         return name
 
     def integer(self, name: str, value: int) -> str:
-        """``name``, recorded as an integer parameter whose argument is ``value``."""
+        """Record ``name`` as an integer parameter with this argument, and return it."""
         parameter = self.integers.setdefault(name, Integer(name, value))
         assert parameter.value == value, f"{name} is {parameter.value}, and {value}"
         return name
 
     def argument(self, argument: Argument) -> str:
-        """The name of the parameter of ``argument``, with ``_`` if it clashes."""
+        """Record the parameter of ``argument``, and return its name.
+
+        ``_`` is appended if the name clashes with another, or with a parameter of the
+        same name and another value.
+        """
         name, value = argument.name, argument.value
         if _clashes(name, self._names, self.own_names):
             name += "_"
@@ -237,24 +241,27 @@ class KernelText(Body):
         return names | {self.pointer(k) for k in range(len(self.nest.operands))}
 
     def extent(self, axis: int) -> str:
-        """The name of the parameter that is the extent of ``axis``."""
+        """Return the name of the parameter that is the extent of ``axis``."""
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
 
     def name_of(self, value: Value) -> str:
-        """The variable of ``value``: the Program's name, with ``_`` if it clashes."""
+        """Return the variable of ``value``: the Program's name, ``_`` if it clashes.
+
+        The neutral text has ``v0``, ``v1`` and so on instead.
+        """
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
         return f"{value.name}_" if self.is_own(value.name) else value.name
 
     def pointer(self, operand: int) -> str:
-        """The parameter that points to ``operand``: ``x_in``, ``y_out``."""
+        """Return the parameter that points to ``operand``: ``x_in``, ``y_out``."""
         array = self.nest.operands[operand]
         if not self.readable:
             return f"p{operand}"
         return self.pointer_names()[operand] + ("_out" if array.written else "_in")
 
     def pointer_names(self) -> list[str]:
-        """The Program's name of each operand's array."""
+        """Return the Program's name of each operand's array."""
         names: list[str] = []
         for operand, statement in self.operand_statements():
             name = statement.result.name if isinstance(statement, Load) else ""
@@ -264,7 +271,7 @@ class KernelText(Body):
         return names
 
     def operand_statements(self) -> list[tuple[int, Statement]]:
-        """Each operand's number, with the last statement that accesses it."""
+        """Return each operand's number, with the last statement that accesses it."""
         last: dict[int, Statement] = {}
         for statement in self.nest.statements:
             if isinstance(statement, (Load, Store)):
@@ -272,7 +279,7 @@ class KernelText(Body):
         return [(k, last[k]) for k in range(len(self.nest.operands))]
 
     def scalar(self, scalar: Scalar) -> str:
-        """The expression of ``scalar``: a variable, a parameter or a constant."""
+        """Return the expression of ``scalar``: a variable, parameter or constant."""
         if isinstance(scalar, Value):
             return self.name_of(scalar)
         if isinstance(scalar, Argument):
@@ -282,7 +289,10 @@ class KernelText(Body):
     # Constants.
 
     def constant(self, constant: Constant) -> str:
-        """The expression of ``constant``: ``f32(0.5)``, or the variable ``c0``."""
+        """Return the expression of ``constant``: ``f32(0.5)``, or the variable ``c0``.
+
+        Simple numbers (``PLAIN``) are printed, others are passed as arguments.
+        """
         value = constant.value
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))
@@ -298,10 +308,11 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The variable of a constant that is passed to the kernel as an argument.
+        """Return the variable of a constant that is passed to the kernel.
 
         Constants that shapes may change are passed, so that the kernel stays the same.
-        The line ``c0 = bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
+        A Constant object that is used several times is passed once. The line ``c0 =
+        bitcast_i32_f32(convert_i64_i32(c0_bits))  # 0.1`` is added to
         ``constant_lines``.
         """
         name = self.constants.get(id(constant))
@@ -315,11 +326,11 @@ class KernelText(Body):
         return name
 
     def integer_name(self, constant: str) -> str:
-        """The parameter with the bits of ``constant``."""
+        """Return the parameter with the bits of ``constant``."""
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
-        """The bits of ``constant`` as an integer, and the text that unpacks them.
+        """Return the bits of ``constant`` as an integer, and the text to unpack them.
 
         ``name`` is the int64 parameter that holds them.
         """
@@ -339,7 +350,7 @@ class KernelText(Body):
         return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
 
     def real(self, name: str, value: float) -> str:
-        """The expression of a real constant of dtype ``name``, as ``f32(0.5)``."""
+        """Return the expression of a real constant of dtype ``name``: ``f32(0.5)``."""
         if isinstance(value, float) and not math.isfinite(value):
             kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
             return self.use(f"{name.upper()}_{kind}")
@@ -359,7 +370,7 @@ def _is_plain(constant: Constant) -> bool:
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
-    """The types of parameters, as a kernel's docstring lists them.
+    """Return the types of parameters, as a kernel's docstring lists them.
 
     >>> signature([Parameter("x", "f32*"), Parameter("n0", "i64")])
     'x: f32*. n0: i64.'
@@ -371,7 +382,7 @@ def signature(parameters: Iterable[Parameter]) -> str:
 
 
 def shortened(title: str) -> str:
-    """``title``, cut to the width of a line."""
+    """Cut ``title`` to the width of a line."""
     return title if len(title) <= WIDTH else title[: WIDTH - 3] + "..."
 
 
@@ -384,7 +395,7 @@ def function_text(
     imports: Iterable[tuple[str, Collection[str]]],
     doc: str = "",
 ) -> str:
-    """The source of a kernel: a comment, imports, and one function.
+    """Return the source of a kernel: a comment, imports, and one function.
 
     Args:
         name: the function's name.

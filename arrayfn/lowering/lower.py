@@ -71,11 +71,11 @@ def lower(
     check: bool = False,
     options: Options = DEFAULT,
 ) -> CompiledProgram:
-    """``program`` as kernels and an execution plan for CPUs.
+    """Lower ``program`` to kernels and an execution plan for CPUs.
 
     Args:
         program: a Program, before the passes.
-        donated: the numbers of the inputs that may be overwritten.
+        donated: the indices of the inputs that may be overwritten.
         check: whether types are verified between passes.
         options: what the caller chose about lowering.
     """
@@ -108,12 +108,12 @@ def in_two_parts(
         lowered: lowers a part, given the inputs that may be overwritten.
     """
     first, rest = split_known(program)
-    made = lowered(rest, donated)
+    compiled = lowered(rest, donated)
     if first is not None:
         count = len(rest.constants) - len(first.outputs)
         known = verified(lowered(first, frozenset()), ())
-        made = replace(made, once=Once(known, count))
-    return verified(made, donated)
+        compiled = replace(compiled, once=Once(known, count))
+    return verified(compiled, donated)
 
 
 class Lowering:
@@ -157,7 +157,11 @@ class Lowering:
         self.origins = Origins(program)
 
     def run(self) -> CompiledProgram:
-        """The kernels and the plan of the whole Program."""
+        """Lower the whole Program to kernels and a plan.
+
+        Blocks are lowered to steps, results are placed in memory, kernels are printed,
+        and the plan is made, in this order.
+        """
         steps = self.block(self.program)
         outputs = {a for a in self.program.outputs if isinstance(a, Var)}
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
@@ -165,7 +169,7 @@ class Lowering:
         printed = self.printed(steps)
         self.origins.complete(printed)
         program = self.program
-        if self.constants:
+        if self.constants:  # arrays that kernels need, such as flags
             names, values = zip(*self.constants, strict=True)
             program = replace(
                 program,
@@ -184,7 +188,10 @@ class Lowering:
         )
 
     def block(self, program: Program) -> list[PlanStep]:
-        """Lower ``program``, the whole Program or a body, to steps."""
+        """Lower ``program``, the whole Program or a body, to steps.
+
+        The state of an enclosing block (``steps``, ``uses``) is restored at the end.
+        """
         self.reads |= resolve_reads(program)
         names = name_vars(program)
         arguments = (*program.inputs, *program.constants)
@@ -205,13 +212,14 @@ class Lowering:
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """The units of ``program``: the equations of each kernel or other step."""
+        """Return the units of ``program``: the equations of each kernel or step."""
         return fuse(program) if self.options.fused else unfused_units(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """Print the kernels of nests and serial loops.
 
-        Returns ``steps`` with calls in place of these.
+        Returns ``steps`` with calls in place of these. The same is done inside other
+        loops and branches.
         """
         calls: list[PlanStep] = []
         for step in steps:
@@ -250,7 +258,7 @@ class Lowering:
             self.steps.append(NestStep(nest, []))
 
     def partial(self, nest: Nest, partials: list[Partial]) -> None:
-        """Adds the first half of a split reduction, which stores ``partials``.
+        """Add the first half of a split reduction, which stores ``partials``.
 
         If the previous step computes rows of the same arrays, both become one nest.
         """
@@ -279,18 +287,19 @@ class Lowering:
         return call
 
     def fresh(self, stem: str) -> str:
-        """A kernel name that is not used yet: ``stem`` and a number."""
+        """Return a kernel name that is not used yet: ``stem`` and a number."""
         number = self.counts.get(stem, 0)
         self.counts[stem] = number + 1
         return f"{stem}_{number}"
 
     def scheduled(self, scheduled: ScheduledKernel) -> CallStep:
-        """Add a printed kernel to the program; returns its call."""
+        """Add a printed kernel to the program; return its call."""
         name = self.add_kernel(scheduled.kernel)
         scratch, scratch_bytes = scratch_offsets(
             scratch_row.nbytes for scratch_row in scheduled.scratch
         )
         pointers = [(o.array, o.offset * o.dtype.itemsize) for o in scheduled.arrays]
+        # Arrays that the Program does not have: no equation computes them.
         own = [p.array for p in scheduled.partials]
         if scheduled.flag_buffer is not None:
             own.append(scheduled.flag_buffer)
@@ -314,12 +323,13 @@ class Lowering:
         self.constants.append((flag_buffer, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
-        """Add ``kernel`` unless one has the same key; returns the name of either."""
+        """Add ``kernel`` unless one has the same key; return the name of either."""
         existing = self.by_key.get(kernel.key)
         if existing is None:
             self.by_key[kernel.key] = kernel.name
             self.kernels[kernel.name] = kernel
             return kernel.name
+        # The name is not used: the next kernel of this stem gets its number.
         stem, _, number = kernel.name.rpartition("_")
         self.counts[stem] = int(number)
         return existing
@@ -403,7 +413,7 @@ class Lowering:
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
-        """The number of elements that ``loop`` iterates independently, or 0.
+        """Return the number of elements that ``loop`` iterates independently, or 0.
 
         Such a loop is one kernel, in which each work item is a block of elements.
         """
@@ -455,5 +465,5 @@ class Lowering:
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """The tiles of a product: the work items of its library call."""
+        """Return the tiles of a product: the work items of its library call."""
         return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype)

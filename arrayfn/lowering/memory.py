@@ -28,7 +28,7 @@ class Lifetime:
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Choose an offset in the arena for each lifetime; returns the arena's size too.
+    """Choose an offset in the arena for each lifetime; also return the arena's size.
 
     Greedy by size: the largest first, each at the lowest offset that no overlapping
     lifetime uses (Pisarchyk and Lee, Efficient Memory Management for
@@ -62,13 +62,13 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _in_order(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """The numbers of the lifetimes by their first step, larger ones first."""
+    """Return the indices of lifetimes, sorted by first step, then larger ones first."""
     keys = [(x.first, -x.nbytes, k) for k, x in enumerate(lifetimes)]
     return [k for _, _, k in sorted(keys)]
 
 
 def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """For each lifetime, the numbers of those that overlap it in time.
+    """Return for each lifetime the indices of those that overlap it in time.
 
     None if there are more than ``MAX_OVERLAPS`` pairs.
     """
@@ -90,7 +90,7 @@ def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
 
 
 def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Choose offsets by first fit, in order of first steps; returns the size too.
+    """Choose offsets by first fit, in order of first steps; also return the size.
 
     Each lifetime gets the first gap that is large enough. Without one it is put at the
     end of the arena, which grows; a gap that reaches the end is used as a part of it.

@@ -42,12 +42,12 @@ _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
 
 
 def _third(m: int, n: int) -> float:
-    """Two thirds of the cube of the smaller extent, the last term of LU's count."""
+    """Return two thirds of the cube of the smaller extent: the last term of LU."""
     return 2 * min(m, n) ** 3 / 3
 
 
 def operations(program: Program) -> int:
-    """The operations of ``program``; a ``while_loop`` counts one iteration."""
+    """Return the operations of ``program``; a ``while_loop`` counts one iteration."""
     return sum(map(operations_of, program.equations))
 
 
@@ -79,12 +79,12 @@ def operations_of(equation: Equation) -> int:
 
 
 def _operand_size(equation: Equation) -> int:
-    """One operation for each element of the operand."""
+    """Count one operation for each element of the operand."""
     return equation.inputs[0].type.size
 
 
 def _window_elements(equation: Equation) -> int:
-    """One operation for each element of each window."""
+    """Count one operation for each element of each window."""
     return equation.outputs[0].type.size * math.prod(equation.params["sizes"])
 
 
@@ -123,7 +123,7 @@ _COUNTS: Final[dict[str, Callable[[Equation], int]]] = {
     "padded_convolution": _convolution_operations,
     "solve": _solve_operations,
 }
-"""Of templates and compositions that are arithmetic."""
+"""How to count the operations of templates and compositions, by the primitive."""
 
 
 def _library_operations(name: str, equation: Equation) -> int:

@@ -30,7 +30,7 @@ VMAP_METHODS: Final = get_args(VmapMethod)
 
 
 def row_major_only(type: ArrayType, offset: int) -> bool:
-    """Accepts no view: each operand and each result must be a row-major array."""
+    """Return False: each operand and each result must be a row-major array."""
     return False
 
 
@@ -104,12 +104,12 @@ def described(condition: Condition) -> str:
         whole = ast.parse(text if not text.startswith("@") else f"{text}\ndef f(): ...")
     except (OSError, SyntaxError):
         return name
-    found = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
-    return ast.unparse(found[0].body) if len(found) == 1 else name
+    lambdas = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
+    return ast.unparse(lambdas[0].body) if len(lambdas) == 1 else name
 
 
 def operators_of(program: Program) -> Iterator[str]:
-    """The operators that ``program`` calls, nested Programs included."""
+    """Yield the operators that ``program`` calls, nested Programs included."""
     for equation in program.equations:
         if equation.primitive.name == "operator_call":
             yield equation.params["name"]
@@ -118,7 +118,11 @@ def operators_of(program: Program) -> Iterator[str]:
 
 
 def _is_noted(kernel: OperatorKernel) -> bool:
-    """Whether transformations that use the body instead of ``kernel`` warn."""
+    """Whether transformations that use the body instead of ``kernel`` warn.
+
+    They do not for a kernel that is not compared with the body, nor for one that was
+    made of the body's source.
+    """
     return kernel.check is not False and not kernel.compiles_body
 
 
@@ -202,7 +206,7 @@ class KernelTable:
         self._changed(operator)
 
     def names(self) -> frozenset[str]:
-        """The operators that have kernels."""
+        """Return the operators that have kernels."""
         return frozenset(self._with_kernels)
 
     def has(self, operator: str) -> bool:
@@ -210,7 +214,7 @@ class KernelTable:
         return operator in self._with_kernels
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
-        """The kernels of ``operator`` for ``backend``, or for all backends."""
+        """Return the kernels of ``operator`` for ``backend``, or for all backends."""
         return [
             kernel
             for (name, kernel_backend), kernels in self._kernels.items()
@@ -226,7 +230,7 @@ class KernelTable:
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
-        """The first kernel that accepts these operands; None if the body is to run.
+        """Find the first kernel that accepts these operands; None stands for the body.
 
         ``types`` are the operands' (None: not given), ``static`` the static arguments
         by name. Kernels whose results vary from run to run are left out if results must
@@ -239,23 +243,25 @@ class KernelTable:
         return None
 
     def has_for(self, backend: str) -> Callable[[Equation], bool]:
-        """The function that says whether ``backend`` has a kernel for a call."""
+        """Return the function that says whether ``backend`` has a kernel for a call."""
         return lambda call: self.for_call(call, backend) is not None
 
     def for_call(
         self, equation: Equation, backend: str, deterministic: bool = True
     ) -> OperatorKernel | None:
-        """The kernel for an ``operator_call``; None if there is none.
+        """Return the kernel for an ``operator_call``; None if there is none.
 
         None too if a transformation changed the operator's body: a kernel computes the
-        operator itself, or its ``vmap`` if the kernel has a method for that.
-        ``deterministic`` is as for ``find``.
+        operator itself, or its ``vmap`` if the kernel has a method for that. If it has
+        none, a warning says that the kernel is not used. ``deterministic`` is as for
+        ``find``.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
         backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
+        # Transformations prefix the body's name: "batched_" by vmap, others by others.
         if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
         operand_types = [atom.type for atom in equation.inputs]
@@ -277,12 +283,12 @@ class KernelTable:
 
 
 def body_name(operator: str) -> str:
-    """The name of the body's Program, which is an identifier."""
+    """Return the name of the body's Program, which is an identifier."""
     return operator.replace(".", "_")
 
 
 def static_of(equation: Equation) -> dict[str, Any]:
-    """The static arguments of an ``operator_call``, by name."""
+    """Return the static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
 
 
@@ -304,7 +310,7 @@ def with_absent(operands: Sequence[Any], absent: Sequence[int]) -> list[Any]:
 def member_type(
     type: ArrayType, mapped: Sequence[tuple[int, Sequence[bool]]], operand: int
 ) -> ArrayType:
-    """The type of one member of operand number ``operand`` of a mapped operator.
+    """Return the type of one member of operand number ``operand`` of a mapped operator.
 
     ``mapped`` is the parameter of the mapped ``operator_call``.
     """

@@ -46,7 +46,10 @@ class Origins:
         self.by_name: dict[tuple[SourceLocation | None, str], list[Equation]] = {}
 
     def of_equation(self, equation: Equation) -> tuple[Origin, ...]:
-        """The origin of a step that computes ``equation``; none if a pass made it."""
+        """Return the origin of a step that computes ``equation``, as a tuple of one.
+
+        The tuple is empty if the equation is not in the Program's text.
+        """
         return self._origins([(equation, operations_of(equation))])
 
     def share(self, steps: Sequence[PlanStep], equation: Equation) -> None:
@@ -64,14 +67,17 @@ class Origins:
             )
 
     def of_nest(self, nest: Nest, names: Mapping[Var, str]) -> tuple[Origin, ...]:
-        """The origins of the kernel of ``nest``, whose values are called ``names``."""
+        """Return the origins of the kernel of ``nest``, whose values have ``names``.
+
+        A statement counts one operation for each time that it runs, if it computes.
+        """
         elements = prod(axis.extent for axis in nest.axes)
-        kept = prod(axis.extent for axis in nest.axes if not axis.reduced)
+        rows = prod(axis.extent for axis in nest.axes if not axis.reduced)
         equations: list[tuple[Equation, int]] = []
         for statement in nest.statements:
             equation = self._equation_of(statement, nest, names)
             if equation is not None:
-                times = elements if _is_element(statement) else kept
+                times = elements if _is_element(statement) else rows
                 counts = isinstance(statement, Reduce) or (
                     isinstance(statement, Compute) and statement.cost > 0
                 )
@@ -81,7 +87,7 @@ class Origins:
     def of_steps(
         self, steps: Iterable[PlanStep], names: Mapping[Var, str]
     ) -> tuple[Origin, ...]:
-        """The origins of all ``steps``, merged, loops and branches included."""
+        """Return the origins of all ``steps``, merged, loops and branches included."""
         origins: list[Origin] = []
         for step in steps:
             if isinstance(step, NestStep):
@@ -161,7 +167,7 @@ class Origins:
     def _equation_of(
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
-        """The equation that ``statement`` computes a part of; None if unknown.
+        """Return the equation that ``statement`` computes a part of; None if unknown.
 
         It is found by the source line and the name of the statement's result.
         """
@@ -209,7 +215,7 @@ def _is_element(statement: Statement) -> bool:
 
 
 def _calls(steps: Iterable[PlanStep]) -> Iterator[CallStep]:
-    """The kernel calls among ``steps``, nested ones too."""
+    """Yield the kernel calls among ``steps``, nested ones too."""
     for step in steps:
         if isinstance(step, CallStep):
             yield step

@@ -64,7 +64,7 @@ class Kernel:
             be L1 cache.
         cooperative: whether all blocks of a launch must be resident at once.
         from_file: whether the Program was loaded from a file. Such a kernel is compiled
-            by arrayfn alone, and never executed as Python.
+            by arrayfn only, and never executed as Python.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Kernel:
         return f"<Kernel {self.name}: {self.reason}>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         title = f"{self.name} <small>{markup.escape(self.reason)}</small>"
@@ -283,7 +284,8 @@ class Loop:
 class Branch:
     """Run one of ``branches``, by number ``index``, a buffer of an int32.
 
-    An index out of range selects the nearest branch. ``host`` is as in ``Loop``.
+    An index out of range selects the nearest branch. ``reads``, ``writes`` and ``host``
+    are as in ``Loop``.
     """
 
     index: int
@@ -298,12 +300,12 @@ Step = KernelCall | Loop | Branch
 
 
 def kernel_calls(steps: Iterable[Step]) -> Iterator[KernelCall]:
-    """The kernel calls among ``steps``, in loops and branches too."""
+    """Return the kernel calls among ``steps``, in loops and branches too."""
     return (step for step in walk(steps) if isinstance(step, KernelCall))
 
 
 def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
-    """The lists of steps inside ``step``: a loop's body, or each branch."""
+    """Return the lists of steps inside ``step``: a loop's body, or each branch."""
     return (step.body,) if isinstance(step, Loop) else step.branches
 
 
@@ -331,7 +333,7 @@ class ExecutionPlan:
         return "".join(f"{line}\n" for line, _ in plan_lines(self))
 
     def bytes_of(self, call: KernelCall) -> int:
-        """The bytes that one run of ``call`` reads and writes.
+        """Return the bytes that one run of ``call`` reads and writes.
 
         A buffer that is both read and written counts twice.
         """
@@ -344,6 +346,7 @@ class ExecutionPlan:
         return f"<ExecutionPlan: {calls}, arena {self.arena} bytes>"
 
     def _repr_html_(self) -> str:
+        """Return what a notebook shows, as HTML."""
         from arrayfn.display import markup
 
         return markup.shown(
@@ -355,12 +358,12 @@ class ExecutionPlan:
 
 
 def numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step]]:
-    """``(number, step)`` for all steps, in the order of ``walk``."""
+    """Yield ``(number, step)`` for all steps, in the order of ``walk``."""
     yield from enumerate(walk(steps))
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:
-    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
+    """Yield all steps, nested ones too: a loop or branch before the steps inside it."""
     for step in steps:
         yield step
         if not isinstance(step, KernelCall):
@@ -369,7 +372,10 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def linked_lines(plan: ExecutionPlan) -> list[Line]:
-    """The lines of a plan's text for a notebook; hovering highlights all of a step."""
+    """Return the lines of a plan's text for a notebook.
+
+    Hovering highlights all of a step.
+    """
     from arrayfn.display.markup import Line
 
     return [
@@ -379,7 +385,7 @@ def linked_lines(plan: ExecutionPlan) -> list[Line]:
 
 
 def memory_chart(plan: ExecutionPlan) -> str:
-    """An SVG of the arena: the bytes of each temporary from step to step."""
+    """Return an SVG of the arena: the bytes of each temporary from step to step."""
     from arrayfn.display import charts
 
     bars = [
@@ -391,7 +397,10 @@ def memory_chart(plan: ExecutionPlan) -> str:
 
 
 def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
-    """``(line, step number)`` for each line of a plan's text; None for a buffer."""
+    """Return ``(line, step number)`` for each line of a plan's text.
+
+    None for a buffer.
+    """
     return _PlanText(plan).text()
 
 
@@ -406,7 +415,7 @@ class _PlanText:
     number: int = 0
 
     def text(self) -> list[tuple[str, int | None]]:
-        """All lines: the totals, the buffers, then the steps."""
+        """Return all lines: the totals, the buffers, then the steps."""
         plan = self.plan
         self.steps(plan.steps, "  ")
         sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"
@@ -422,11 +431,11 @@ class _PlanText:
         return [*((line, None) for line in head), *step_lines]
 
     def label(self, buffer: int) -> str:
-        """The name of buffer number ``buffer``."""
+        """Return the name of buffer number ``buffer``."""
         return self.plan.buffers[buffer].label
 
     def labels(self, buffers: Iterable[int]) -> str:
-        """The names of ``buffers``, separated by commas."""
+        """Return the names of ``buffers``, separated by commas."""
         return ", ".join(map(self.label, buffers))
 
     def steps(self, steps: Iterable[Step], indent: str) -> None:
@@ -458,7 +467,7 @@ class _PlanText:
                     self.steps(branch, indent + "    ")
 
     def trip_count(self, loop: Loop) -> str:
-        """How often ``loop`` runs, in words."""
+        """Return how often ``loop`` runs, in words."""
         if loop.predicate is not None:
             return f"while {self.label(loop.predicate)}"
         return f"{loop.count} times"

@@ -44,14 +44,24 @@ def make_plan(
 ) -> ExecutionPlan:
     """Make a plan of ``steps``, with buffers for all arrays.
 
-    The kernels are printed. ``donated`` are the inputs that results may be written
-    over, and ``storage`` has the array in whose memory each Var is stored.
+    The kernels of ``steps`` have been printed. ``donated`` are the inputs that results
+    may be written over, and ``storage`` has the array in whose memory each Var is
+    stored.
     """
     return _Planner(program, donated, storage).plan(steps)
 
 
 class _Planner:
-    """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls."""
+    """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls.
+
+    Attributes:
+        buffers: the buffers so far.
+        numbers: the index in ``buffers`` of each array that has a buffer.
+        counts: how many buffers of each kind there are.
+        lives: the lifetime of each temporary.
+        time: the number of the current step.
+        scratch: the largest scratch memory of a call, in bytes.
+    """
 
     def __init__(
         self, program: Program, donated: Iterable[Var], storage: Storage
@@ -144,15 +154,15 @@ class _Planner:
     # Steps.
 
     def number(self, var: Var) -> int:
-        """The number of the buffer in which ``var`` is stored."""
+        """Return the number of the buffer in which ``var`` is stored."""
         return self.numbers[self.storage.of(var)]
 
     def all_numbers(self, variables: Iterable[Var]) -> tuple[int, ...]:
-        """The numbers of the buffers of ``variables``, each once."""
+        """Return the numbers of the buffers of ``variables``, each once."""
         return tuple(dict.fromkeys(self.number(var) for var in variables))
 
     def steps(self, steps: Sequence[PlanStep]) -> tuple[Step, ...]:
-        """The plan's form of each of ``steps``."""
+        """Convert ``steps`` to their forms in the plan."""
         return tuple(self.step(step) for step in steps)
 
     def step(self, step: PlanStep) -> Step:

@@ -33,7 +33,7 @@ from arrayfn.lowering.steps import NestStep, PlanStep
 
 
 def with_totals(rows: Nest, totals: Nest) -> Nest | None:
-    """One nest of ``rows`` and the first half ``totals`` of a split reduction.
+    """Merge ``rows`` and the first half ``totals`` of a split reduction into one nest.
 
     ``y = x - mean(x, axis=1)`` and ``t = sum(x, axis=0)`` become one pass over rows: it
     reads a row, subtracts its mean, and adds the row to its chunk's part of ``t``.
@@ -149,6 +149,7 @@ class _Merger:
                 stage = 0
                 if isinstance(argument, Value):
                     stage = self.stages[argument.name]
+                # Totals are taken in the last pass over a row.
                 stage = max(stage, self.rows.stages - 1)
                 s = replace(s, argument=argument, stage=stage, across=True)
                 self.statements.append(s)
@@ -168,16 +169,18 @@ class _Merger:
         self.define(value, s.level, s.stage)
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        """The scalar of the merged nest that replaces ``scalar`` of the totals."""
+        """Return the merged nest's scalar that replaces ``scalar`` of the totals."""
         is_value = isinstance(scalar, Value)
         return self.alias.get(scalar.name, scalar) if is_value else scalar
 
     def load(self, s: Load, operand: ArrayOperand) -> bool:
-        """Add the load ``s``, or use what the rows load or store there.
+        """Add the load ``s``, or use what the rows load or store at the same place.
 
-        ``operand`` is what it loads. Returns False if that is impossible.
+        ``operand`` is what ``s`` loads. Returns False if the value there has another
+        dtype, or if the rows store other elements of the array.
         """
         location = operand.array, operand.strides, operand.offset
+        # The first load or store of the rows at the same place has the value.
         for statement in self.rows.statements:
             if not isinstance(statement, (Load, Store)):
                 continue

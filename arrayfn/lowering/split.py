@@ -1,7 +1,7 @@
 """Split reductions: partial results of fixed chunks, and what combines them.
 
 With few results there are few work items; so the reduced axis is cut into chunks, which
-run on all threads. Chunks depend on the shape alone, and the partial results are
+run on all threads. Chunks depend on the shape only, and the partial results are
 combined in order: every thread count gives the same bits.
 """
 
@@ -43,6 +43,7 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
+    # The outermost reduced axis is cut. A kept axis inside it is one of columns.
     cut, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
     columns = [k for k in kept if k > cut][-1:]
     outer = [k for k in kept if k not in columns]
@@ -87,25 +88,25 @@ def with_dependencies(
     *,
     through_reductions: bool,
 ) -> list[Statement]:
-    """``roots`` and those of ``statements`` that they depend on, in order.
+    """Return ``roots`` and those of ``statements`` that they depend on, in order.
 
-    Unless ``through_reductions``, reductions are left out, with what they alone depend
+    Unless ``through_reductions``, reductions are left out, with what only they depend
     on: their results are available.
     """
     read: set[str] = set()
-    kept: list[Statement] = []
+    needed: list[Statement] = []
     for s in reversed(statements):
         is_read = not isinstance(s, Store) and s.result.name in read
         if isinstance(s, Reduce) and not through_reductions:
             is_read = False
         if is_read or any(s is root for root in roots):
-            kept.append(s)
+            needed.append(s)
             read.update(value.name for value in uses(s))
-    return kept[::-1]
+    return needed[::-1]
 
 
 def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
-    """``nest`` with only ``statements``, and the operands that they access."""
+    """Return ``nest`` with only ``statements``, and the operands that they access."""
     used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
     new_number = {k: n for n, k in enumerate(used)}
     renumbered = [
@@ -129,14 +130,15 @@ def combination(
     combined: Sequence[Statement],
     once: Sequence[Statement],
 ) -> Nest:
-    """The nest that combines partial results, and does what ``nest`` does once a row.
+    """Return the nest that combines partial results and then does what follows.
 
     Args:
         nest: The nest that was split.
         partials: The arrays of partial results: the first operands of the new nest.
-        order: The new nest's axes: the kept axes of ``nest``, and None for the chunks'.
+        order: The new nest's axes: the kept axes of ``nest``, and None for the axis of
+            chunks, which is reduced.
         chunks: How many partial results each result has.
-        combined: The statements that combine them.
+        combined: The statements that combine the partial results.
         once: The statements of ``nest`` that run once a row.
     """
     operands = list(partials)
@@ -152,7 +154,7 @@ def combination(
         outer.append(s)
     statements: list[Statement] = []
     for stage in range(1 + max(s.stage for s in combined)):
-        # What is once a row is there before the elements of its stage need it.
+        # A statement that runs once a row comes before elements of its stage read it.
         statements += [s for s in outer if s.stage <= stage]
         outer = [s for s in outer if s.stage > stage]
         statements += [s for s in combined if s.stage == stage]
@@ -167,14 +169,14 @@ def combination(
 
 
 def partial_value(reduce: Reduce) -> Value:
-    """The value of a partial result of ``reduce`` in the nest that combines them."""
+    """Return the value of ``reduce``'s partial result in the combining nest."""
     return Value(f"{reduce.result.name}_part", reduce.result.dtype)
 
 
 def chunk_sums(reduces: Sequence[Reduce]) -> list[Statement]:
-    """Statements that combine partial results by the reduction that made them.
+    """Return statements that combine partial results by the reductions that made them.
 
-    Those of reduction ``k`` of ``reduces`` are loaded from operand ``k``.
+    The partial results of reduction ``k`` are loaded from operand ``k``.
     """
     statements: list[Statement] = []
     for k, reduce in enumerate(reduces):

@@ -30,7 +30,7 @@ class NestStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         arrays = [o.array for o in self.nest.operands]
         return arrays + [p.array for p in self.partials]
 
@@ -50,6 +50,8 @@ class NestStep:
 @dataclass
 class CallStep:
     """A call of a kernel: a ``plan.KernelCall`` with Vars in place of buffers.
+
+    Attributes that are not listed here are those of ``KernelCall``.
 
     Attributes:
         pointers: ``(array, byte offset)`` for each pointer argument.
@@ -75,7 +77,7 @@ class CallStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         return [*self.reads, *self.writes]
 
 
@@ -139,7 +141,7 @@ class LoopStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         own = [v for c in self.carries for v in (c.first, c.second) if v is not None]
         return [*self.operands, *self.results, *own]
 
@@ -151,7 +153,11 @@ class LoopStep:
 
 @dataclass
 class BranchStep:
-    """Runs one of ``branches``, by number ``index``, an int32."""
+    """Runs one of ``branches``, by number ``index``, an int32.
+
+    ``operands`` are the arrays outside that the branches read, and ``results`` those
+    that they write.
+    """
 
     index: Var
     branches: list[list[PlanStep]]
@@ -160,7 +166,7 @@ class BranchStep:
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
-        """The arrays that it reads or writes."""
+        """Return the arrays that it reads or writes."""
         return [self.index, *self.operands, *self.results]
 
     @property
@@ -173,14 +179,14 @@ PlanStep = NestStep | CallStep | LoopStep | BranchStep
 
 
 def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
-    """The lists of steps inside ``step``: a loop's body, or each branch."""
+    """Return the lists of steps inside ``step``: a loop's body, or each branch."""
     if isinstance(step, LoopStep):
         return (step.body,)
     return step.branches if isinstance(step, BranchStep) else ()
 
 
 def walk(steps: Iterable[PlanStep]) -> Iterator[PlanStep]:
-    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
+    """Yield all steps, nested ones too: a loop or branch before the steps inside it."""
     for step in steps:
         yield step
         for block in blocks_of(step):

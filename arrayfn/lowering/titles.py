@@ -12,10 +12,11 @@ from arrayfn.primitives.table import TABLE
 def computed(
     primitives: Sequence[str], statements: Sequence[Statement]
 ) -> tuple[str, ...]:
-    """Which names in ``primitives``, those of a nest, ``statements`` compute.
+    """Return the names of those ``primitives`` of a nest that ``statements`` compute.
 
-    A primitive without a function of its own, such as a view, is listed with the next
-    one that has one.
+    A primitive is computed if a statement has its function. A primitive without a
+    function of its own, such as a view, is listed if the next one with a function is
+    listed.
     """
     functions = {
         s.function.rpartition("_")[0]

@@ -15,11 +15,12 @@ from arrayfn.primitives.base import Control, Library, Template, primitive_of
 
 
 def overwritten(equation: Equation) -> tuple[int, ...]:
-    """The indices of the operands whose memory ``equation`` writes over."""
+    """Return the indices of the operands whose memory ``equation`` writes over."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, (Template, Library)):
         return (0,) if primitive.kernel.in_place else ()
     if equation.primitive.name == "cond":
+        # Operand 0 is the index of the branch.
         return tuple(1 + k for k in branched_in_place(equation).values())
     if isinstance(primitive.kernel, Control):
         begin = carry_begin(equation)
@@ -28,7 +29,7 @@ def overwritten(equation: Equation) -> tuple[int, ...]:
 
 
 def carry_begin(equation: Equation) -> int:
-    """The number of a loop's operand that is its first carry."""
+    """Return the index of a loop's first carry among its operands."""
     params = equation.params
     if equation.primitive.name == "scan":
         return params["consts"]
@@ -37,7 +38,7 @@ def carry_begin(equation: Equation) -> int:
 
 @functools.lru_cache(maxsize=1024)  # called for each value of every enclosing loop
 def carried_in_place(equation: Equation) -> tuple[int, ...]:
-    """The numbers of the carries that the body of a loop updates in place.
+    """Return the indices of the carries that the body of a loop updates in place.
 
     Carry k is updated in place if output k of the body comes from input k by equations
     that overwrite their operand. A branch has none.
@@ -62,10 +63,10 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def branched_in_place(equation: Equation) -> dict[int, int]:
-    """The results of a ``cond`` that share the memory of an operand, by index.
+    """Map indices of results of a ``cond`` to the operands whose memory they share.
 
-    One branch updates the operand in place, and every other branch does so too or
-    returns it unchanged.
+    Operands are counted without the index of the branch. One branch updates the operand
+    in place, and every other branch does so too or returns it unchanged.
     """
     branches: tuple[Program, ...] = equation.params["branches"]
     sources = [memory_sources(program) for program in branches]
@@ -79,7 +80,7 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
             origin[number] is not program.outputs[number]
             for program, origin in zip(branches, sources, strict=True)
         )
-        operand = operands.pop()
+        operand = operands.pop()  # the only one, if all branches share the same
         if (
             is_updated
             and not operands
@@ -91,11 +92,11 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
 
 
 def memory_sources(program: Program) -> list[Atom | None]:
-    """For each output, the input or constant whose memory it shares, or None.
+    """Return for each output the input or constant whose memory it shares, or None.
 
     An output shares memory with an input that it is itself, or from which it comes by
-    updates in place. It is None if an equation allocates the output's memory; a Literal
-    stands for itself.
+    updates in place. None means that an equation allocates the output's memory. A
+    Literal stands for itself.
     """
     definitions = program.definitions()
     sources: list[Atom | None] = []
@@ -108,7 +109,7 @@ def memory_sources(program: Program) -> list[Atom | None]:
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:
-    """The operand whose memory ``equation`` reuses for ``output``, or None."""
+    """Return the operand whose memory ``equation`` reuses for ``output``, or None."""
     operands = overwritten(equation)
     if not operands:
         return None

@@ -36,9 +36,12 @@ from arrayfn.primitives.rules import repeated
 from arrayfn.primitives.slicing import slice_along
 
 Segment = tuple[int, bool]
-"""Equations after so many collectives, whose results differ between members or not."""
+"""A level and whether results differ between members.
+
+The level counts the collectives on the longest path to an equation.
+"""
 ELSEWHERE: Final[Segment] = (-1, False)
-"""What reads a value outside of segments: collectives, and the Program's outputs."""
+"""Stands for readers outside of segments: collectives and the Program's outputs."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class Blocks:
     """Emits the Program of one member for all blocks of a device at once.
 
     Values that differ between members are stacked along a new first axis, and loops
-    over the blocks compute them.
+    over the blocks compute them. ``Blocks(axis, program, differ, inputs)`` emits
+    ``program`` into the current builder. ``differ`` says which inputs differ, and
+    ``inputs`` are their new values. ``stacked`` and ``unstacked`` then give results.
 
     Attributes:
         axis: the axis whose members are the blocks.
@@ -86,28 +91,35 @@ class Blocks:
         self._emit(program)
 
     def unstacked(self, atom: Atom) -> Atom:
-        """The new value of ``atom``, which is equal on all members."""
+        """Return the new value of ``atom``, which is equal on all members.
+
+        If it is stacked, return the first block's.
+        """
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
         return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
-        """The new values of ``atom`` for all blocks, along a new first axis."""
+        """Return the new values of ``atom`` for all blocks, along a new first axis."""
         x = self.new_values.get(atom, atom)
         return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
-        """``stacked(atom)`` if the value ``differs`` between members, or ``whole``."""
+        """Return ``stacked(atom)`` if ``differs``, else ``unstacked(atom)``."""
         return self.stacked(atom) if differs else self.unstacked(atom)
 
     def _emit(self, program: Program) -> None:
-        """Emit all segments of ``program``, and the collectives between them."""
+        """Emit all segments of ``program``, and the collectives between them.
+
+        For each level: the segment of what is equal on all members, the segment of what
+        differs, and the collectives.
+        """
         levels = self._levels(program)
-        kept = self._needed(program, levels)
+        emitted = self._needed(program, levels)
         builder = current_builder()
         for level in range(max(levels.values(), default=0) + 1):
-            of_level = [q for q in kept if levels[q] == level]
+            of_level = [q for q in emitted if levels[q] == level]
             collectives = [
                 q for q in of_level if has_collective_over(q, self.axis.name)
             ]
@@ -124,11 +136,11 @@ class Blocks:
                 self._emit_collective(equation)
 
     def _differs(self, equation: Equation) -> bool:
-        """Whether results of ``equation``, in which no members meet, differ."""
+        """Whether results of ``equation``, which has no collective, differ."""
         return any(self.flags[var] for var in equation.outputs)
 
     def _levels(self, program: Program) -> dict[Equation, int]:
-        """The level of each equation: the longest chain of collectives before it."""
+        """Return each equation's level: the most collectives on a path to it."""
         of_vars: dict[Atom, int] = {}
         levels: dict[Equation, int] = {}
         for equation in program.equations:
@@ -141,11 +153,15 @@ class Blocks:
     def _needed(
         self, program: Program, levels: Mapping[Equation, int]
     ) -> list[Equation]:
-        """The equations whose results are read, without views that are ``inlined``."""
+        """Return the equations to emit: those that are read, without inlined views.
+
+        Going backwards, fills ``readers`` with the segments that read each Var, and
+        ``inlined`` with the views that only segments read.
+        """
         read = self.readers
         for atom in program.outputs:
             read.setdefault(atom, set()).add(ELSEWHERE)
-        kept: list[Equation] = []
+        emitted: list[Equation] = []
         for equation in reversed(program.equations):
             readers: set[Segment] = set()
             for var in equation.outputs:
@@ -155,22 +171,25 @@ class Blocks:
             if _is_view(equation) and ELSEWHERE not in readers:
                 self.inlined[equation.outputs[0]] = equation
             else:
-                kept.append(equation)
+                emitted.append(equation)
                 is_outside = has_collective_over(equation, self.axis.name)
                 own = levels[equation], not is_outside and self._differs(equation)
                 readers = {ELSEWHERE if is_outside else own}
             for atom in equation.inputs:
                 read.setdefault(atom, set()).update(readers)
-        return kept[::-1]
+        return emitted[::-1]
 
     # Segments.
 
     def _segment(self, equations: Sequence[Equation], segment: Segment) -> None:
-        """Emit ``equations`` as a loop over the blocks.
+        """Emit ``equations`` as a scan over the blocks; record the ``new_values``.
 
-        It has one iteration if the results do not differ between members.
+        The scan has one iteration if the results do not differ between members. Stacked
+        values are its slices, others its constants. The scan returns what other
+        segments, collectives or outputs read.
         """
         _, differs = segment
+        # What something outside of the segment reads.
         results = [
             var
             for equation in equations
@@ -200,6 +219,7 @@ class Blocks:
             for equation in equations:
                 add(equation)
         built = body.build([environment[var] for var in results])
+        # A scan's inputs are its constants, then its slices; there is no carry.
         inputs = [var for var, _ in (*consts, *xs)]
         builder = current_builder()
         builder.source = equations[0].source
@@ -215,6 +235,7 @@ class Blocks:
                 "unroll": 0,
             },
         )
+        # The scan stacks results along axis 0, which has extent 1 if nothing differs.
         for var, y in zip(results, outputs, strict=True):
             self.new_values[var] = (
                 y if differs else views.reshape(y, shape=var.type.shape)
@@ -236,10 +257,10 @@ class Blocks:
     def inner(
         self, program: Program, differ: Sequence[bool], results: Sequence[bool]
     ) -> Program:
-        """The Program of a loop or branch, rewritten for all blocks of a device.
+        """Rewrite the Program of a loop or branch for all blocks of a device.
 
-        The inputs that ``differ`` are stacked, and the outputs for which ``results`` is
-        true.
+        The inputs that ``differ`` are stacked, and so are the outputs for which
+        ``results`` is true.
         """
         builder = ProgramBuilder(program.name)
         with builder:
@@ -273,6 +294,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
     operands: list[Atom] = []
     for k, (atom, flag) in enumerate(zip(equation.inputs, flags, strict=True)):
         x = blocks.stacked_if(atom, flag)
+        # The scan iterates over axis 0, so the blocks of a slice go along axis 1.
         operands.append(move_axis(x, 0, 1) if flag and k >= consts + carry else x)
     body = blocks.inner(params["program"], flags, results)
     outputs = current_builder().emit(scan, operands, {**params, "program": body})
@@ -285,6 +307,7 @@ def _scan(blocks: Blocks, equation: Equation, differ: Flags) -> list[Atom]:
 def _while(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
     """Emit a while_loop with collectives, which all members leave together."""
     params = equation.params
+    # Which carried values may differ between members, in any iteration.
     carries = while_varies(params, differ, blocks.axis.name)
     first, second = params["cond_consts"], params["body_consts"]
     for_cond, for_body, _ = split_by_counts(differ, first, second)
@@ -306,11 +329,11 @@ def _cond(blocks: Blocks, equation: Equation, differ: Flags) -> Sequence[Atom]:
         for branch in equation.params["branches"]
     )
     pairs = zip(operands, differ[1:], strict=True)
-    given = [
+    inputs = [
         blocks.unstacked(index),
         *(blocks.stacked_if(a, flag) for a, flag in pairs),
     ]
-    return current_builder().emit(equation.primitive, given, {"branches": branches})
+    return current_builder().emit(equation.primitive, inputs, {"branches": branches})
 
 
 _CONTROL: Final[Mapping[str, Callable[[Blocks, Equation, Flags], Sequence[Atom]]]] = {
@@ -359,7 +382,11 @@ def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """reduce_scatter: block k gets part k of the sum of all blocks."""
+    """reduce_scatter: block k gets part k of the sum of all blocks.
+
+    Axis 0 of ``x`` has the blocks, and axis 1 the parts. The device's blocks are added
+    by a tree, then the devices exchange the parts, and add by a tree what they get.
+    """
     dtype = x.type.dtype
     if dtype in dtypes.HALF_PRECISION:
         x = conversion.convert(x, dtypes.float32)
@@ -373,7 +400,10 @@ def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_to_all: block k gets part k of every block."""
+    """all_to_all: block k gets part k of every block.
+
+    Axis 0 of ``x`` has the device's blocks, and axis 1 the parts for all blocks.
+    """
     rest = x.type.shape[2:]
     if axis.devices == 1:
         return move_axis(x, 1, 0)

@@ -4,6 +4,8 @@ A collective takes some time however small it is; a model has many small paramet
 whose gradients are summed one by one. Sums that do not depend on each other wait for
 the first use of one of them, and are then one ``all_reduce`` of one array. Values do
 not change: members are added element by element, in their order.
+``a = all_reduce(x); b = all_reduce(y)`` of two vectors becomes
+``s = all_reduce(concatenate(x, y)); a = s[:n]; b = s[n:]``.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_
 
-SMALL_BYTES: Final = 1 << 18  # of an array that is copied to a bucket
-BUCKET_BYTES: Final = 1 << 22  # at which a bucket is summed
+SMALL_BYTES: Final = 1 << 18  # the size of the largest array that goes into a bucket
+BUCKET_BYTES: Final = 1 << 22  # the size from which a bucket is summed at once
 
 Key = tuple[object, ...]
-"""The axis, the operation and the dtype of sums that may be one."""
+"""The axis, the operation and the dtype of sums that may share a bucket."""
 
 
 @dataclass
 class _Bucket:
-    """Sums that are not emitted yet, with their operands in the new Program."""
+    """Sums that are not emitted yet, with their operands in the new Program.
+
+    ``nbytes`` is the size of all operands.
+    """
 
     nbytes: int = 0
     sums: list[tuple[Equation, Atom]] = field(default_factory=list)
@@ -71,6 +76,7 @@ class _BucketEmitter:
         One collective later computes the sums of a bucket. It is emitted before the
         first equation that reads one of them.
         """
+        # An operand that waits in a bucket is needed now.
         needed = [self.waiting[a] for a in equation.inputs if a in self.waiting]
         for key in dict.fromkeys(needed):
             self.close(key)
@@ -95,7 +101,7 @@ class _BucketEmitter:
         self.environment.update(zip(equation.outputs, results, strict=True))
 
     def close(self, key: Key) -> None:
-        """Emit the sums of a bucket as one collective."""
+        """Remove the bucket of ``key``, if any, and emit its sums as one collective."""
         bucket = self.buckets.pop(key, None)
         if bucket is None:
             return
@@ -109,15 +115,16 @@ class _BucketEmitter:
 
 
 def _is_small(equation: Equation) -> bool:
-    """Whether ``equation`` is a sum over members that is worth a copy to a bucket."""
+    """Whether ``equation`` is an ``all_reduce`` small enough to go into a bucket."""
     is_sum = equation.primitive is all_reduce
     return is_sum and 0 < equation.inputs[0].type.nbytes <= SMALL_BYTES
 
 
 def _joined(operands: list[Atom], equation: Equation) -> list[Atom]:
-    """Emit one collective for the sums of all ``operands``; returns the sums.
+    """Emit one collective for the sums of all ``operands``; return the sums.
 
-    Its params are those of ``equation``.
+    The collective has the params of ``equation``. The operands are concatenated, and
+    the result is cut at the same places.
     """
     if len(operands) == 1:
         return [all_reduce(operands[0], **equation.params)]

@@ -59,13 +59,14 @@ def with_checks(
     *,
     asserted: bool = True,
 ) -> tuple[Program, tuple[Site, ...]]:
-    """``program`` with a fault as a further result, and the sites, if there are any.
+    """Add a fault to the results of ``program``; also return the sites of its checks.
 
-    ``y = x / z`` with ``kinds={"division"}`` becomes ``y = x / z; fault =
-    min(select(z == 0, position + (site << 40), NO_FAULT))``. Before the fault are the
-    values of the user's checks, in the order of the sites. The bodies of calls that
-    ``is_whole`` accepts are not entered, as of those that a registered kernel computes.
-    Unless ``asserted``, the user's checks are left where they are.
+    Without anything to check, ``program`` is returned as it is, with no sites. ``y = x
+    / z`` with ``kinds={"division"}`` becomes ``y = x / z; fault = min(select(z == 0,
+    position + (site << 40), NO_FAULT))``. Before the fault are the values of the user's
+    checks, in the order of the sites. The bodies of calls that ``is_whole`` accepts,
+    such as those with a registered kernel, are not entered. Unless ``asserted``, the
+    user's checks are left where they are.
     """
     if not kinds and not (asserted and has_check(program)):
         return program, ()
@@ -77,7 +78,11 @@ def with_checks(
 
 
 class _Checker:
-    """Inserts checks into Programs, and numbers their sites."""
+    """Inserts checks into Programs, and numbers their sites.
+
+    ``kinds``, ``is_whole`` and ``asserted`` are those of ``with_checks``. ``sites``
+    grows with each check; a site's number is its index.
+    """
 
     def __init__(
         self,
@@ -91,25 +96,25 @@ class _Checker:
         self.sites: list[Site] = []
 
     def checked(self, program: Program) -> Program | None:
-        """``program`` with the user's checks' values and a fault as last outputs.
+        """Append the values of the user's checks, and a fault, to the outputs.
 
-        None if the Program has nothing to check.
+        None if ``program`` has nothing to check.
         """
         site_count = len(self.sites)
         with ProgramBuilder(program.name) as builder:
             inputs = builder.inputs_of(program)
             environment = builder.bind_inputs(program, inputs)
-            found = self.emit(program, environment)
+            values_and_fault = self.emit(program, environment)
         if len(self.sites) == site_count:
             return None
         outputs = [rename(a, environment) for a in program.outputs]
-        return builder.build([*outputs, *found])
+        return builder.build([*outputs, *values_and_fault])
 
     def emit(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
         """Emit ``program`` together with checks of its equations.
 
-        ``environment`` has the new Atom of each input; those of all Vars are added.
-        Returns the values of the user's checks, then the first fault.
+        ``environment`` has the new Atom of each input. The new Atoms of all other Vars
+        are added to it. Returns the values of the user's checks, then the first fault.
         """
         builder = current_builder()
         faults: list[Atom] = []
@@ -119,34 +124,35 @@ class _Checker:
             primitive = primitive_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
             values: Sequence[Atom] = ()
+            # in_bounds and check are replaced by their faults; other equations stay.
             if primitive is in_bounds:
                 results: Sequence[Atom] = operands
-                found = self._index_faults(operands[0], equation)
+                own_faults = self._index_faults(operands[0], equation)
             elif primitive is check and self.asserted:
                 results = ()
                 _, *values = operands
-                found = self._condition_faults(operands[0], equation)
+                own_faults = self._condition_faults(operands[0], equation)
             elif primitive in LOOPS:
                 results, (*values, fault) = LOOPS[primitive](self, equation, operands)
-                found = [fault]
+                own_faults = [fault]
             elif (body := self._entered(equation)) is not None:
                 environment.update(builder.bind_inputs(body, operands))
                 *values, fault = self.emit(body, environment)
                 results = [rename(a, environment) for a in body.outputs]
-                found = [fault]
+                own_faults = [fault]
             else:
                 results = builder.keep(equation, operands)
-                found = self._number_faults(equation, operands, results)
+                own_faults = self._number_faults(equation, operands, results)
             environment.update(zip(equation.outputs, results, strict=True))
             all_values += values
-            faults += found
+            faults += own_faults
         return [*all_values, _smallest(faults)]
 
     def _entered(self, equation: Equation) -> Program | None:
-        """The Program inside ``equation`` that is checked in its place, if any.
+        """Return the Program inside ``equation`` that is checked in its place, or None.
 
-        It is the body of a call that no kernel computes as a whole, or the expansion of
-        a Composition that holds Programs.
+        That is the body of a call that no kernel computes as a whole, or the expansion
+        of a Composition that holds Programs.
         """
         kernel = primitive_of(equation).kernel
         if isinstance(kernel, Body) and "body" in equation.params:
@@ -157,7 +163,7 @@ class _Checker:
         return None
 
     def _expanded(self, equation: Equation) -> Program:
-        """The Program that a Composition with Programs expands to."""
+        """Return the Program that a Composition with Programs expands to."""
         primitive = primitive_of(equation)
         assert isinstance(primitive.kernel, Composition)
         builder = ProgramBuilder(primitive.name)
@@ -174,7 +180,10 @@ class _Checker:
         return _with_literals(program, equation.inputs)
 
     def _condition_faults(self, condition: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a user's ``check`` whose ``condition`` is false."""
+        """Emit the fault of a user's ``check``: where its ``condition`` is false.
+
+        Adds a site. Returns no fault if the condition has no elements.
+        """
         params, type = equation.params, _plain(condition.type)
         site = Site(
             CHECK,
@@ -191,7 +200,11 @@ class _Checker:
         return [self._fault([(site, bad)], _positions(type))]
 
     def _index_faults(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The faults of the ``index`` of an ``in_bounds`` equation."""
+        """Emit the fault of the ``index`` of an ``in_bounds`` equation, if checked.
+
+        Returns a list of one fault, or an empty one. A negative index counts from the
+        end, except where a slice of ``length`` elements begins.
+        """
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
@@ -208,7 +221,10 @@ class _Checker:
     def _number_faults(
         self, equation: Equation, operands: Sequence[Atom], results: Sequence[Atom]
     ) -> list[Atom]:
-        """The faults of an equation: divisors of 0, results that are not finite."""
+        """Emit the faults of an equation: divisors of 0, and results not finite.
+
+        Equations that move elements, and those with effects, have no results to check.
+        """
         primitive = primitive_of(equation)
         faults: list[Atom] = []
         if primitive in _DIVISIONS and DIVISION in self.kinds:
@@ -226,10 +242,11 @@ class _Checker:
     def _bad_results(
         self, equation: Equation, operands: Sequence[Atom], result: Atom
     ) -> list[tuple[Site, Atom]]:
-        """The sites for NaN and infinities in ``result``, each with a mask of them.
+        """Return the sites for NaN and infinities in ``result``, each with a mask.
 
-        Elements computed from an operand that is itself NaN, or not finite, do not
-        count. If the equation is not elementwise, these are all.
+        The mask marks the bad elements. NaN does not count if it is computed from NaN,
+        nor an infinity if it is computed from what is not finite. In an equation that
+        is not elementwise, one such operand element excuses all of ``result``.
         """
         primitive = primitive_of(equation)
         is_elementwise = primitive.family == "elementwise"
@@ -254,7 +271,7 @@ class _Checker:
         return cases
 
     def _divisor_faults(self, y: Atom, equation: Equation) -> list[Atom]:
-        """The fault of a divisor ``y`` with zeros."""
+        """Emit the fault of a divisor ``y`` with zeros; no fault for other literals."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, equation.primitive.name, _plain(y.type), equation.source)
@@ -262,10 +279,10 @@ class _Checker:
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The first fault among ``cases``, pairs of a site and a mask.
+        """Add the sites of ``cases``, and emit the first fault among them, a scalar.
 
-        ``detail`` has the lower bits of each element's fault; the smallest number
-        counts.
+        ``cases`` are pairs of a site and a mask of bad elements. ``detail`` has the
+        lower bits of each element's fault. The smallest fault is the first one.
         """
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
@@ -277,7 +294,7 @@ class _Checker:
 
 
 def _smallest(faults: Iterable[Atom]) -> Atom:
-    """The fault with the smallest number; NO_FAULT if there are none."""
+    """Emit the smallest of ``faults``; NO_FAULT if there are none."""
     first: Atom = NO_FAULT_LITERAL
     for fault in faults:
         if fault is not NO_FAULT_LITERAL:
@@ -286,7 +303,7 @@ def _smallest(faults: Iterable[Atom]) -> Atom:
 
 
 def _positions(type: ArrayType) -> Atom:
-    """The row-major index of each element, as int64."""
+    """Return the row-major index of each element, as int64."""
     if not type.shape:
         return Literal(0, dtypes.int64)
     flat = views.iota(shape=(type.size,), axis=0, dtype=dtypes.int64)
@@ -311,14 +328,15 @@ def _as_int64(index: Atom) -> Atom:
 
 
 def _plain(type: ArrayType) -> ArrayType:
-    """``type`` without a layout, weakness or sharding."""
+    """Return ``type`` without a layout, weakness or sharding."""
     return ArrayType(type.shape, type.dtype)
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program`` with an unused input for each of ``operands`` that is a Literal.
+    """Add an unused input to ``program`` for each of ``operands`` that is a Literal.
 
-    So its inputs correspond to all operands of the equation that it was expanded from.
+    Then the inputs correspond to all ``operands``. Those of ``program`` correspond to
+    the operands that are Vars.
     """
     inputs = iter(program.inputs)
     all_inputs = tuple(

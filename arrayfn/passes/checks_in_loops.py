@@ -27,19 +27,22 @@ NO_FAULT_LITERAL: Final = Literal(NO_FAULT, dtypes.int64)
 
 
 class Checker(Protocol):
-    """What inserts checks into the Programs of loops and branches."""
+    """An object that inserts checks into the Programs of loops and branches."""
 
     def checked(self, program: Program) -> Program | None:
-        """The checked Program, or None if nothing in ``program`` is checked."""
+        """Return the checked Program, or None if nothing in ``program`` is checked."""
         ...
 
 
 Checked = tuple[Sequence[Atom], Sequence[Atom]]
-"""The results of a loop or branch; the values of its checks and its fault."""
+"""The results of a loop or branch, and the values of its checks and then its fault."""
 
 
 def _scan(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
-    """Emit a scan whose body is checked; return its results and the first fault."""
+    """Emit a scan whose body is checked; return its results and the first fault.
+
+    The check values, at first zeros, and the fault become the last carries.
+    """
     params: dict[str, Any] = dict(equation.params)
     xs_begin = params["consts"] + params["carry"]
     body = checker.checked(params["program"])
@@ -63,8 +66,9 @@ def _while_loop(
 ) -> Checked:
     """Emit a while_loop that ends at a fault; return its results and the fault.
 
-    The body computes the condition once more, whose fault comes before its own. The
-    condition that ended the loop is computed again after it, for its fault.
+    The body computes the condition once more, because only a body can return a fault.
+    A fault of the condition comes before one of the body. After the loop, the condition
+    that ended it is computed again, for its fault.
     """
     params: dict[str, Any] = dict(equation.params)
     checked_condition = checker.checked(params["cond_program"])
@@ -81,6 +85,7 @@ def _while_loop(
         "body_program": _while_body(condition, body, cond_end, start),
         "body_consts": cond_end + params["body_consts"],
     }
+    # The condition's constants are constants of the body, too.
     outputs = as_list(
         while_loop(*operands[:cond_end], *operands, *start, NO_FAULT_LITERAL, **params)
     )
@@ -88,6 +93,7 @@ def _while_loop(
     if checked_condition is not None:
         arguments = [*operands[:cond_end], *results]
         _, *last_values, last_fault = current_builder().inline(condition, arguments)
+        # The condition's values come first. They stay if the body has had a fault.
         pairs = zip(values, last_values, strict=False)
         values[: len(last_values)] = [_unless_fault(fault, y, x) for x, y in pairs]
         fault = _first_fault(fault, last_fault)
@@ -95,7 +101,10 @@ def _while_loop(
 
 
 def _cond(checker: Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
-    """Emit a cond whose branches are checked; return its results and the fault."""
+    """Emit a cond whose branches are checked; return its results and the fault.
+
+    Every branch returns the check values of all branches, with zeros for the others'.
+    """
     branches: tuple[Program, ...] = equation.params["branches"]
     checked = [checker.checked(branch) for branch in branches]
     if not any(checked):
@@ -129,7 +138,8 @@ def _scan_body(body: Program, xs_begin: int, carry: int, result_count: int) -> P
     """Extend a checked body of a scan to carry the first fault and check values.
 
     ``body``'s first ``result_count`` outputs are ``carry`` carries, then stacked
-    results. Its inputs from number ``xs_begin`` on are slices.
+    results. Its inputs from number ``xs_begin`` on are slices. Once an iteration has a
+    fault, the carried check values and fault stay as they are.
     """
     with ProgramBuilder(body.name) as builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:xs_begin]]
@@ -137,8 +147,8 @@ def _scan_body(body: Program, xs_begin: int, carry: int, result_count: int) -> P
         carried_fault = builder.input(NO_FAULT_LITERAL.type, "fault")
         inputs += [builder.input(v.type, v.hint) for v in body.inputs[xs_begin:]]
         outputs = builder.inline(body, inputs)
-        results, found = outputs[:result_count], outputs[result_count:]
-        pairs = zip([*values, carried_fault], found, strict=True)
+        results, checks = outputs[:result_count], outputs[result_count:]
+        pairs = zip([*values, carried_fault], checks, strict=True)
         first = [_unless_fault(carried_fault, new, old) for old, new in pairs]
         return builder.build([*results[:carry], *first, *results[carry:]])
 
@@ -148,8 +158,9 @@ def _with_values_of_all(
 ) -> Program:
     """Extend a branch of a cond to return the check values of all branches.
 
-    ``branch`` is number ``number`` and has ``count`` results; then come its own values
-    and its fault. ``values`` has those of each branch: zeros stand for the others'.
+    ``branch`` is the one of index ``number``. It returns ``count`` results, its own
+    check values and a fault. ``values`` has the check values of each branch; those of
+    other branches are returned as zeros.
     """
     with ProgramBuilder(branch.name) as builder:
         outputs = builder.inline(branch, builder.inputs_of(branch))
@@ -163,14 +174,15 @@ def _with_values_of_all(
 
 
 def _zeros(values: Iterable[Atom]) -> list[Atom]:
-    """Zeros of the types of ``values``."""
+    """Return zeros of the types of ``values``."""
     return [views.zeros(x.type.plain()) for x in values]
 
 
 def _stopping_at_fault(condition: Program, values: Sequence[Atom]) -> Program:
     """Extend the condition of a loop to stop at a fault.
 
-    It takes further carries than ``condition``: ``values``, and the fault.
+    The extended condition takes more carries: check values of the types of ``values``,
+    and the fault.
     """
     with ProgramBuilder(condition.name) as builder:
         inputs = builder.inputs_of(condition)
@@ -217,10 +229,10 @@ def _without_faults(program: Program) -> Program:
 
 
 def _unless_fault(fault: Atom, new: Atom, old: Atom) -> Atom:
-    """``new`` if ``fault`` is ``NO_FAULT``, else ``old``."""
+    """Emit ``new`` if ``fault`` is ``NO_FAULT``, else ``old``."""
     return e.select(discrete.eq(fault, NO_FAULT_LITERAL), new, old)
 
 
 def _first_fault(earlier: Atom, later: Atom) -> Atom:
-    """``earlier``, or ``later`` if that is ``NO_FAULT``."""
+    """Emit the fault ``earlier``, or ``later`` if ``earlier`` is ``NO_FAULT``."""
     return _unless_fault(earlier, later, earlier)

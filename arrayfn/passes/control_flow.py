@@ -37,7 +37,7 @@ Results = Sequence[Atom | None]
 
 
 def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
-    """``program`` with every loop and branch simplified as the module describes.
+    """Simplify every loop and branch of ``program`` as the module describes.
 
     ``c, n = scan(f, (c, n), xs)`` becomes ``c = scan(g, c, xs)`` if ``f`` returns ``n``
     unchanged. ``simplify`` runs the passes on a Program inside.
@@ -47,7 +47,7 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     read = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
 
     def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
-        """The results of a simplified loop or cond; None leaves ``equation``."""
+        """Emit a simplified loop or branch; None leaves ``equation`` as it is."""
         if not _is_control(equation):
             return None
         is_used = [var in read for var in equation.outputs]
@@ -71,7 +71,7 @@ class _Carry(NamedTuple):
 
 
 class _Loop:
-    """A loop under reduction: ``narrow`` drops what its used results do not need.
+    """A loop that is being reduced: ``narrow`` drops what its used results do not need.
 
     A branch of a ``cond`` is a loop without carry and slices: its operands are
     ``consts`` and its results ``ys``.
@@ -80,9 +80,9 @@ class _Loop:
         consts: ``(body input, operand)`` of each constant.
         carry: each carry, by its index.
         xs: ``(body input, operand)`` of each sliced array.
-        ys: the body output of each stacked result, by its index.
-        is_used: whether anything reads each result.
-        invariant: the results that equal an operand, by index.
+        ys: the body output of each stacked result, by its index among all results.
+        is_used: for each result, whether anything reads it.
+        invariant: the operand that a result equals, by the result's index.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class _Loop:
         self.ys = {k: y for k, y in self.ys.items() if self.is_used[k]}
         kept = {k for k in self.carry if self.is_used[k] or k in always}
         live = self.live(kept)
+        # A kept carry may read further carries; keep these, too, to a fixed point.
         while read := {k for k, c in self.carry.items() if c.input in live} - kept:
             kept |= read
             live = self.live(kept)
@@ -126,7 +127,10 @@ class _Loop:
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
     def live(self, kept: AbstractSet[int]) -> set[Atom]:
-        """The Atoms of the body that the carries ``kept`` and ``ys`` depend on."""
+        """Return the Atoms of the body that the carries ``kept`` and ``ys`` depend on.
+
+        What equations with effects read is among them.
+        """
         live = {*self.ys.values(), *(self.carry[k].output for k in kept)}
         for equation in reversed(self.body.equations):
             if any(var in live for var in equation.outputs) or has_effect(equation):
@@ -134,7 +138,10 @@ class _Loop:
         return live
 
     def program(self) -> Program:
-        """The body of the reduced loop, with literal constants substituted."""
+        """Return the body of the reduced loop, with literal constants substituted.
+
+        It is the original body if nothing changed.
+        """
         body = self.body
         literals: dict[Var, Atom] = {
             v: operand for v, operand in self.consts if isinstance(operand, Literal)
@@ -156,11 +163,14 @@ class _Loop:
             return builder.build([rename(a, environment) for a in outputs])
 
     def arrays(self) -> list[Atom]:
-        """The constants that are inputs of ``program``."""
+        """Return the constants that are inputs of ``program``."""
         return [operand for _, operand in self.consts if isinstance(operand, Var)]
 
     def results(self, outputs: Sequence[Var]) -> Results:
-        """The results of the original loop, from ``outputs`` of the reduced one."""
+        """Return the original loop's results, given ``outputs`` of the reduced one.
+
+        An unchanged carry is the operand; a dropped result is None.
+        """
         by_index = dict(zip((*self.carry, *self.ys), outputs, strict=True))
         return [
             by_index.get(k, self.invariant.get(k)) for k in range(len(self.is_used))
@@ -173,10 +183,10 @@ def _scan(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """Emit a simplified scan; returns its results.
+    """Emit a simplified scan and return its results.
 
-    ``operands`` are the new ones, ``is_used`` says which results are read, and
-    ``simplify`` runs the passes on a Program inside.
+    ``operands`` are those in the new Program, ``is_used`` says which results are read,
+    and ``simplify`` runs the passes on a Program inside.
     """
     return _emit_scan(equation.params, equation.outputs, operands, is_used, simplify)
 
@@ -188,11 +198,11 @@ def _emit_scan(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """Emit a simplified scan with these params and operands; returns its results.
+    """Emit a simplified scan with these params and operands; return its results.
 
-    It emits nothing if there is nothing to compute. ``outputs`` have the types of the
-    results: those of the carries are not read. ``is_used`` and ``simplify`` are those
-    of ``_scan``.
+    No scan is emitted for a ``length`` of 0, whose stacked results are empty, or if all
+    results are unchanged carries. Of ``outputs`` only the types of stacked results are
+    read. ``is_used`` and ``simplify`` are those of ``_scan``.
     """
     params = dict(params)
     carry_begin = params["consts"]
@@ -202,6 +212,7 @@ def _emit_scan(
             *operands[carry_begin:xs_begin],
             *(views.zeros(var.type) for var in outputs[params["carry"] :]),
         ]
+    # Simplified before, so that unused values are seen, and after constants are known.
     body = simplify(params["program"])
     loop = _Loop(
         body,
@@ -230,7 +241,9 @@ def _while_loop(
 ) -> Results:
     """Emit a simplified while_loop, or a scan if the trip count is known.
 
-    Returns its results. The parameters are those of ``_scan``.
+    Returns the results. The parameters are those of ``_scan``. The loop is rotated (see
+    ``_rotated``): ``while c(x): x = f(x)`` becomes
+    ``go = c(x); while go: x = f(x); go = c(x)``.
     """
     params = equation.params
     body_begin = params["cond_consts"]
@@ -255,6 +268,7 @@ def _while_loop(
     if is_rotated:
         loop = _Loop(body, body_operands, carry, [], is_used)
     else:
+        # The condition before the first iteration is computed before the loop.
         arguments = [*cond_operands, *carry]
         (goes_on,) = current_builder().inline(condition, arguments)
         loop = _Loop(
@@ -264,7 +278,7 @@ def _while_loop(
             [],
             [*is_used, True],
         )
-    loop.narrow(always=frozenset((len(loop.carry) - 1,)))
+    loop.narrow(always=frozenset((len(loop.carry) - 1,)))  # the condition stays
     program = simplify(loop.program())
     arrays = loop.arrays()
     state = [carry.initial for carry in loop.carry.values()]
@@ -293,9 +307,9 @@ def _is_rotated(condition: Program, body: Program) -> bool:
 def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
     """Extend ``body`` to compute the condition of the next iteration as last output.
 
-    Its inputs are the first ``cond_consts`` of ``condition``, which are constants of
-    the loop, those of ``body``, and the condition as the last carry, which it does not
-    read.
+    The extended body takes the first ``cond_consts`` inputs of ``condition``, which are
+    constants of the loop; the inputs of ``body``; and the condition as the last carry,
+    which it does not read.
     """
     with ProgramBuilder(body.name) as builder:
         consts = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
@@ -307,7 +321,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """A condition Program that returns the last of the carries, of these ``types``."""
+    """Return a condition Program that returns the last carry; ``types`` are theirs."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])
@@ -321,7 +335,8 @@ def _cond(
 ) -> Results:
     """Emit a simplified branch, or its chosen body if the index is a literal.
 
-    Returns its results. The parameters are those of ``_scan``.
+    Returns the results. The parameters are those of ``_scan``. Like ``cond``, a literal
+    index is clamped to the number of branches.
     """
     index, *operands_of_branches = operands
     branches = [simplify(b) for b in equation.params["branches"]]

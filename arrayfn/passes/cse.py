@@ -13,14 +13,14 @@ from arrayfn.primitives.base import has_effect
 
 
 def cse(program: Program) -> Program:
-    """``program`` without equations that repeat an earlier one.
+    """Drop the equations of ``program`` that repeat an earlier one.
 
     ``a = exp(x); b = exp(x); c = a + b`` becomes ``a = exp(x); c = a + a``.
     """
     outputs_by_key: dict[Any, tuple[Atom, ...]] = {}
 
     def computed_once(equation: Equation, operands: list[Atom]) -> tuple[Atom, ...]:
-        """The outputs of the first equation that computes the same."""
+        """Emit ``equation``, or return the outputs of an earlier equal one."""
         key = _equation_key(equation, operands)
         if key not in outputs_by_key:
             outputs_by_key[key] = current_builder().keep(equation, operands)
@@ -30,7 +30,7 @@ def cse(program: Program) -> Program:
 
 
 def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
-    """A key that equations with the same primitive, operands and params share.
+    """Return a key that equations with the same primitive, operands and params share.
 
     An equation that has effects or holds Programs has a key of its own.
     """
@@ -41,7 +41,7 @@ def _equation_key(equation: Equation, operands: list[Atom]) -> Any:
 
 
 def _atom_key(atom: Atom) -> Any:
-    """A key that is equal for equal atoms."""
+    """Return a key that is equal for equal atoms."""
     if isinstance(atom, Literal):
         return atom.key()
     assert isinstance(atom, Var)

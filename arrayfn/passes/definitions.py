@@ -17,7 +17,10 @@ class Definitions:
         self._seen = 0
 
     def of(self, atom: Atom) -> Equation | None:
-        """The equation that makes ``atom``; None for an input and for a Literal."""
+        """Return the equation that makes ``atom``.
+
+        None for an input and for a Literal.
+        """
         if not isinstance(atom, Var):
             return None
         equations = current_builder().equations

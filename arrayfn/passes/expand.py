@@ -32,7 +32,8 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.rules import as_list
 
-_MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
+# The largest product of two int8 is (-128)**2 = 2**14. A sum of so many fits in int32.
+_MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1
 _LONG_DOT: Final = 1 << 16  # elements of a vector
 
 Products = AbstractSet[tuple[DType, DType]]
@@ -49,7 +50,7 @@ def expand(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
 ) -> Program:
-    """``program`` with every equation expanded that has no kernel.
+    """Replace every equation that has no kernel by equations that have one.
 
     Expansion repeats until no Composition is left, except those that ``keep`` accepts.
     ``products`` are the dtypes of matrices that the target's library multiplies.
@@ -63,18 +64,22 @@ def expand(
 def _expanded(
     program: Program, products: Products, keep: Callable[[Equation], bool]
 ) -> tuple[Program, bool]:
-    """``program`` with its Compositions expanded once, and whether it had any."""
+    """Expand the equations of ``program`` once; also return whether any changed."""
     changed = False
     definitions = program.definitions()
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The results of what ``equation`` expands to; None leaves it as it is."""
+        """Emit what ``equation`` expands to; None leaves the equation as it is.
+
+        Sets ``changed`` if it is expanded.
+        """
         nonlocal changed
         primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None
         if isinstance(primitive.kernel, Composition) and not keep(equation):
             result = primitive.kernel.expand(*operands, **equation.params)
         elif isinstance(primitive.kernel, Contraction):
+            # Only where BLAS, the CPU's library, would multiply.
             fuses = products is BLAS and (
                 _is_product_of_narrow_matrix(equation, definitions)
                 or _is_long_dot(equation)
@@ -92,12 +97,19 @@ def _product(
     products: Products,
     fuses: bool,
 ) -> Atom | None:
-    """What replaces a dot_general; None if the library computes it as it stands.
+    """Emit what replaces a dot_general; None if the library computes it as it stands.
 
-    It is, in this order: zeros for a sum over no terms; a sum of products, which one
-    kernel computes together with its operands, if the product ``fuses``; a padded
-    product for int8; and, if the library does not multiply the dtype, a product in one
-    that it does, between conversions. ``operands`` are the new ones of ``equation``.
+    The first case that applies:
+
+    - A sum over no terms becomes zeros.
+    - A product that ``fuses`` becomes a sum of products, which one kernel computes
+      together with its operands.
+    - A product of int8 is padded, and summed in int32 by the library.
+    - Any other product is computed in the compute dtype, between conversions: by
+      ``mul`` if an operand is a scalar, as a sum of products for integers or if the
+      target has no library, else by the library.
+
+    ``operands`` are those of ``equation`` in the new Program.
     """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
@@ -127,10 +139,12 @@ def _product(
 def _integer_product(
     x: Atom, y: Atom, equation: Equation, products: Products
 ) -> Atom | None:
-    """An int8 product by the library, summed in int32; None if impossible.
+    """Emit an int8 product by the library, summed in int32; None if impossible.
 
-    ``x`` and ``y`` are the operands of ``equation``. The library needs rows that begin
-    at multiples of 4 bytes: other extents are padded with zeros.
+    It is impossible if the library has no such product, if nothing is contracted, or if
+    an int64 result may overflow int32. ``x`` and ``y`` are the operands of
+    ``equation``. The library needs rows that begin at multiples of 4 bytes: other
+    extents are padded with zeros.
     """
     dtype, result_dtype = x.type.dtype, equation.outputs[0].type.dtype
     contract, batch = equation.params["contract"], equation.params["batch"]
@@ -150,16 +164,16 @@ def _integer_product(
     product = contraction.dot_general(
         x, y, contract=contract, batch=batch, preferred_element_type=dtypes.int32
     )
-    limit = equation.outputs[0].type.shape
-    if product.type.shape == limit:
+    shape = equation.outputs[0].type.shape
+    if product.type.shape == shape:
         return product
-    return slicing.block(product, (0,) * len(limit), limit)
+    return slicing.block(product, (0,) * len(shape), shape)  # without the padding
 
 
 def _is_product_of_narrow_matrix(
     equation: Equation, definitions: Mapping[Var, Equation]
 ) -> bool:
-    """Whether it multiplies a vector by a matrix converted from a narrow dtype.
+    """Whether ``equation`` multiplies a vector by a matrix made from a narrower dtype.
 
     An example is ``convert(w, float32) @ x`` for bfloat16 weights ``w``. Such a product
     is bound by reading the matrix. A kernel converts while it reads; the library would
@@ -171,6 +185,7 @@ def _is_product_of_narrow_matrix(
     term_count = math.prod(
         x.type.shape[axis] for axis in equation.params["contract"][0]
     )
+    # The product has result_size * term_count multiplications.
     uses_elements_once = matrix.type.size == result_size * term_count
     if not uses_elements_once or vector.type.size == matrix.type.size:
         return False
@@ -178,7 +193,11 @@ def _is_product_of_narrow_matrix(
 
 
 def _is_made_of_narrower(matrix: Atom, definitions: Mapping[Var, Equation]) -> bool:
-    """Whether ``matrix`` is computed elementwise from arrays of narrower elements."""
+    """Whether ``matrix`` is computed elementwise from arrays of narrower elements.
+
+    All arrays that it is computed from must be narrower, and there must be one. Scalars
+    do not count.
+    """
     is_narrow, atoms, seen = False, [matrix], set[Atom]()
     while atoms:
         atom = atoms.pop()
@@ -221,7 +240,10 @@ def _has_aligned_extents(equation: Equation) -> bool:
 
 
 def _padded(x: Atom, axes: Sequence[int]) -> Atom:
-    """``x`` padded with zeros along the last of ``axes``, to a multiple of 4 bytes."""
+    """Pad ``x`` with zeros along the last of ``axes``, up to a multiple of 4 elements.
+
+    ``x`` has one-byte elements. It stays if its ``axes`` together have a multiple of 4.
+    """
     shape = x.type.shape
     if math.prod(shape[axis] for axis in axes) % WORD == 0:
         return x
@@ -234,7 +256,7 @@ def _padded(x: Atom, axes: Sequence[int]) -> Atom:
 def sum_of_products(
     x: Atom, y: Atom, contract: contraction.AxesPair, batch: contraction.AxesPair
 ) -> Atom:
-    """A dot_general as a broadcast product and a sum over the contracted axes.
+    """Emit a dot_general as a broadcast product and a sum over the contracted axes.
 
     ``x[i, k] @ y[k, j]`` becomes ``reduce_sum(x[i, :, k] * y[:, j, k], axes=k)``, where
     ``:`` are broadcast axes. ``contract`` and ``batch`` are the dot_general's params.

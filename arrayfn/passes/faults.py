@@ -2,8 +2,9 @@
 
 A *fault* is an int64: the number of the ``Site`` in the upper bits and 40 bits of
 detail, or ``NO_FAULT``, which is larger than all others. So the minimum of several
-faults is the first one in the Program. The detail of an index is the index itself,
-shifted to be positive. The detail of a number is its row-major position in the result.
+faults is the first one in the Program. The detail of an index is the index itself plus
+``MAX_INDEX``, which makes it positive. The detail of a number is its row-major position
+in the result: site 2 and position 5 give the fault ``(2 << 40) + 5``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DIVISION: Final = "division"
 KINDS: Final = (INDEX, DIVISION, NAN, INF)
 """The checks that ``jit`` can be asked for."""
 CHECK: Final = "check"
-"""The user's own, which are always there."""
+"""The kind of a check that the user wrote (``check``); these are always made."""
 
 DETAIL_BITS: Final = 40  # the lower bits of a fault; the site is in the others
 MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
@@ -43,9 +44,10 @@ NO_FAULT: Final = (1 << 63) - 1  # larger than any fault, so a minimum finds the
 
 
 def kinds_of(checks: object) -> frozenset[str]:
-    """The ``KINDS`` that ``checks``, an argument of ``jit``, asks for.
+    """Return the ``KINDS`` that ``checks``, an argument of ``jit``, asks for.
 
-    True means ``"index"``, and ``"all"`` means all. Raises ArgumentError for others.
+    True means ``"index"``, False none, ``"all"`` all. A name or a collection of names
+    means these. Raises ArgumentError for anything else.
     """
     if isinstance(checks, bool):
         return frozenset((INDEX,) if checks else ())
@@ -68,12 +70,13 @@ class Site:
     """One check of a Program: its kind, the checked operation and its line.
 
     Attributes:
-        kind: one of ``KINDS``.
-        name: the primitive; of a check of the user's, its message.
+        kind: one of ``KINDS``, or ``CHECK``.
+        name: the primitive's name, or the message of a user's check.
         type: the type of the indices, the result, the divisor or the condition.
         location: the user's line.
         extent, axis, length: the params of ``in_bounds``.
-        is_elementwise: whether an element of the result depends on one of each operand.
+        is_elementwise: whether the operation is elementwise, so that an error can
+            suggest to choose other operands by ``where``.
         names, loops: the params of ``check``.
     """
 
@@ -89,10 +92,10 @@ class Site:
     loops: Loops = ()
 
     def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
-        """The error to raise for a fault at this site.
+        """Return the error to raise for a fault at this site.
 
-        ``detail`` are the fault's lower bits, as the module's docstring says;
-        ``values`` are those of the user's check.
+        ``detail`` is the fault's lower bits: a position, or an index plus
+        ``MAX_INDEX``. ``values`` are those that a user's check shows.
         """
         if self.kind == CHECK:
             text = failure(
@@ -114,7 +117,7 @@ class Site:
         )
 
     def _not_finite_message(self, position: str) -> str:
-        """The message about a result that is not finite."""
+        """Return the message about a result that is not finite."""
         if self.kind == NAN:
             problem = (
                 f"makes NaN{position} of operands without NaN: they are outside its "
@@ -136,7 +139,7 @@ class Site:
         )
 
     def _index_message(self, detail: int) -> str:
-        """The message about an index out of bounds."""
+        """Return the message about an index out of bounds."""
         value = detail - MAX_INDEX
         beyond = " (or beyond)" if abs(value) == MAX_INDEX else ""
         if self.length:
@@ -154,7 +157,10 @@ class Site:
 
 
 def _position(type: ArrayType, position: int) -> str:
-    """The words "at [i, j] of type" for a row-major position; empty for a scalar."""
+    """Return the words "at [i, j] of type" for a row-major position.
+
+    Empty for a scalar.
+    """
     if not type.shape:
         return ""
     index = np.unravel_index(position, type.shape)
@@ -164,9 +170,10 @@ def _position(type: ArrayType, position: int) -> str:
 def fault_error(
     sites: Sequence[Site], fault: int, values: Sequence[Any] = ()
 ) -> ArrayfnError:
-    """The error for ``fault``, which is not ``NO_FAULT``.
+    """Return the error for ``fault``, which is not ``NO_FAULT``.
 
-    ``values`` are those of all checks, in the order of the sites.
+    ``values`` are those of the user's checks, in the order of the sites: as many for
+    each site as it has ``names``.
     """
     number = fault >> DETAIL_BITS
     begin = value_count(sites[:number])
@@ -175,5 +182,5 @@ def fault_error(
 
 
 def value_count(sites: Sequence[Site]) -> int:
-    """How many values the checks at ``sites`` have: results before the fault."""
+    """Return how many values the checks at ``sites`` have together."""
     return sum(len(site.names) for site in sites)

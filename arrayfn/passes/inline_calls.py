@@ -17,16 +17,18 @@ from arrayfn.primitives.shard_map import one_device, shard_map
 
 
 def keep_none(equation: Equation) -> bool:
-    """A ``keep`` for targets that have no kernels for calls."""
+    """Return False: a ``keep`` for targets that have no kernels for calls."""
     return False
 
 
 def inline_calls(
     program: Program, keep: Callable[[Equation], bool] = keep_none
 ) -> Program:
-    """``program`` with every call replaced by its body, nested calls too.
+    """Replace every call in ``program`` by its body, nested calls too.
 
-    Those that ``keep`` accepts stay.
+    ``y = operator_call(x)`` with the body ``{z = exp(v); return z + 1}`` becomes
+    ``z = exp(x); y = z + 1``. Calls that ``keep`` accepts stay. Raises the error about
+    forward mode if a custom_vjp was differentiated in forward mode.
     """
     builder = ProgramBuilder(program.name)
     inputs = builder.inputs_of(program)
@@ -48,7 +50,7 @@ def inline_calls(
                 builder.replay(equation, environment)
 
     def replace_by(body: Program, equation: Equation) -> None:
-        """Emits ``body``, whose outputs become those of ``equation``."""
+        """Emit ``body`` on the operands of ``equation``, in its place."""
         operands = [rename(a, environment) for a in equation.inputs]
         environment.update(builder.bind_inputs(body, operands))
         walk(body)

@@ -14,7 +14,7 @@ MAX_PARTS = 64  # terms of a sum that becomes one array
 
 
 def joined_parts(xs: Sequence[Atom], definitions: Definitions) -> Atom | None:
-    """The sum of ``xs``, zero-padded parts of one array, as their concatenation.
+    """Emit the sum of ``xs``, zero-padded parts of one array, as a concatenation.
 
     ``pad(x, 0, (0, 2)) + pad(y, 0, (2, 0))`` of two vectors of 2 elements becomes
     ``concatenate(x, y)``. The gradient of an array that was cut into slices is such a
@@ -33,12 +33,13 @@ def joined_parts(xs: Sequence[Atom], definitions: Definitions) -> Atom | None:
     if len(axes) != 1:
         return None
     (axis,) = axes
+    # Padding is (before, after, between) for each axis. Sort by the first element.
     parts.sort(key=lambda part: part.params["config"][axis][0])
     first, last = parts[0], parts[-1]
     end = first.params["config"][axis][0]
     pieces: list[Atom] = []
     for part in parts:
-        if part.params["config"][axis][0] != end:
+        if part.params["config"][axis][0] != end:  # a gap or an overlap
             return None
         piece = part.inputs[0]
         end += piece.type.shape[axis]
@@ -62,10 +63,10 @@ def joined_parts(xs: Sequence[Atom], definitions: Definitions) -> Atom | None:
 def _padded_parts(
     xs: Sequence[Atom], definitions: Definitions
 ) -> list[Equation] | None:
-    """The zero-paddings that are the terms of the sum ``xs``.
+    """Return the pad equations whose results are the terms of the sum ``xs``.
 
-    None if it has other terms. Each step finds a part or one more term, so MAX_PARTS
-    bounds the work.
+    Nested sums are entered. None if a term is anything else than an array padded with
+    zeros, or if there are more than ``MAX_PARTS`` terms.
     """
     parts: list[Equation] = []
     pending = list(xs)
@@ -74,7 +75,7 @@ def _padded_parts(
         definition = definitions.of(x)
         if definition is None:
             return None
-        if definition.primitive is elementwise.add:
+        if definition.primitive is elementwise.add:  # a nested sum
             pending += definition.inputs
             if len(parts) + len(pending) > MAX_PARTS:
                 return None

@@ -1,6 +1,6 @@
 """Splits off what depends on captured arrays alone, so that it is computed once.
 
-After it: no costly equation of the second Program depends on constants alone. The first
+After it: no costly equation of the second Program depends only on constants. The first
 Program computes their values, which are constants of the second. Cheap equations stay
 where they are read, since reading a value costs as much; so do values that would take
 much more memory than the captured arrays.
@@ -24,12 +24,13 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
 
     Returns the Program of these values, or None if there are none, and the rest of
     ``program``. In the rest the values are the last constants; ``ShapeDtypeStruct``s
-    stand for them.
+    stand for them. With the constant ``w``, ``y = x @ inv(w)`` becomes
+    ``v = inv(w)`` and ``y = x @ v``.
     """
-    known: set[Var] = set()
-    captured = set(program.constants)
+    known: set[Var] = set()  # depend on captured arrays or literals only
+    captured = set(program.constants)  # of these, what depends on captured arrays
     limit = MAX_GROWTH + sum(v.type.nbytes for v in program.constants)
-    found: list[Var] = []
+    hoisted_values: list[Var] = []
     hoisted: set[Equation] = set()
     for equation in program.equations if captured else ():
         operands = [a for a in equation.inputs if isinstance(a, Var)]
@@ -43,14 +44,14 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
         if any(v in captured for v in operands):
             captured.update(equation.outputs)
             if is_costly(equation) and size <= limit:
-                found += equation.outputs
+                hoisted_values += equation.outputs
                 hoisted.add(equation)
-    if not found:
+    if not hoisted_values:
         return None, program
     left = [equation for equation in program.equations if equation not in hoisted]
     rest = needed(left, program.outputs)
     read = {a for equation in rest for a in equation.inputs} | {*program.outputs}
-    values = [var for var in found if var in read]
+    values = [var for var in hoisted_values if var in read]
     own = [
         (var, value)
         for var, value in zip(program.constants, program.constant_values, strict=True)
@@ -79,6 +80,6 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
 
 
 def _unknown(var: Var) -> Any:
-    """A ShapeDtypeStruct for an array that is computed later."""
+    """Return a ShapeDtypeStruct that stands for the value of ``var``."""
     type = var.type
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)

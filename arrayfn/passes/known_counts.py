@@ -1,7 +1,7 @@
 """Finds the trip count of a ``while_loop``, if its Programs and operands determine it.
 
 A carry counts iterations if it begins at a literal, each iteration adds a literal, and
-the condition compares it with a literal.
+the condition compares it with a literal: ``i = 0; while i < 10: i = i + 3`` has 4.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def known_trip_count(
     body_consts: Sequence[Atom],
     carry: Sequence[Atom],
 ) -> int | None:
-    """The trip count of a while_loop; None if it is not known.
+    """Return the trip count of a while_loop; None if it is not known.
 
     It is not known if the counter would overflow before the loop ends. ``condition``
     takes ``cond_consts`` and the carry, ``body`` takes ``body_consts`` and the carry.
+    These are the operands of the loop; ``carry`` has the initial values.
     """
     comparison = _binary_definition(condition, condition.outputs[0])
     if comparison is None or comparison.primitive.name not in _MIRRORED:
@@ -35,7 +36,7 @@ def known_trip_count(
     name, (left, right) = comparison.primitive.name, comparison.inputs
     literals = _literals(condition, cond_consts)
     limit = _integer(right, literals)
-    if limit is None:
+    if limit is None:  # 10 > i is i < 10
         name, left, limit = _MIRRORED[name], right, _integer(left, literals)
     counters = condition.inputs[len(cond_consts) :]
     if limit is None or left not in counters:
@@ -53,7 +54,7 @@ def known_trip_count(
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """What each iteration adds to carry ``number``; None if that is unknown.
+    """Return what each iteration adds to carry ``number``; None if that is unknown.
 
     ``consts`` are the operands of the first inputs of ``body``.
     """
@@ -72,7 +73,7 @@ def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
 
 
 def _binary_definition(program: Program, atom: Atom) -> Equation | None:
-    """The equation of two operands that makes ``atom``, or None."""
+    """Return the equation of two operands that makes ``atom``, or None."""
     for equation in program.equations:
         if atom in equation.outputs and len(equation.inputs) == 2:
             return equation
@@ -80,16 +81,16 @@ def _binary_definition(program: Program, atom: Atom) -> Equation | None:
 
 
 def _literals(program: Program, consts: Sequence[Atom]) -> dict[Var, Literal]:
-    """The inputs of ``program`` whose operands are literals, with these.
+    """Map the inputs of ``program`` whose operands are literals to these literals.
 
-    ``consts`` are the operands of its first inputs.
+    ``consts`` are the operands of the first inputs.
     """
     pairs = zip(program.inputs, consts, strict=False)
     return {var: atom for var, atom in pairs if isinstance(atom, Literal)}
 
 
 def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
-    """The value of ``atom`` if it is a known integer, else None."""
+    """Return the value of ``atom`` if it is a known integer, else None."""
     literal = literals.get(atom) if isinstance(atom, Var) else atom
     if literal is None or literal.type.dtype.kind not in "iu":
         return None
@@ -97,17 +98,17 @@ def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
 
 
 def _count_below(start: int, step: int, limit: int) -> int | None:
-    """The trip count of a loop that runs while its counter is below ``limit``.
+    """Return the trip count of a loop that runs while its counter is below ``limit``.
 
     The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """
     if start >= limit:
         return 0
-    return -(-(limit - start) // step) if step > 0 else None
+    return -(-(limit - start) // step) if step > 0 else None  # rounded up
 
 
 def _count_until_equal(start: int, step: int, limit: int) -> int | None:
-    """The trip count of a loop that runs until its counter is ``limit``.
+    """Return the trip count of a loop that runs until its counter is ``limit``.
 
     The counter begins at ``start`` and grows by ``step``; None if it never ends.
     """

@@ -16,17 +16,18 @@ from arrayfn.primitives.collectives import all_reduce
 
 
 def with_late_uses(program: Program) -> Program:
-    """Move equations of ``program``, which is that of one device of a mesh.
+    """Move equations that use sums over devices as late as possible.
 
-    After it, an equation that needs the result of an ``all_reduce`` comes right before
-    the first collective or equation with an effect that needs its result, or at the
-    end.
+    ``program`` is that of one device of a mesh. After it, an equation that needs the
+    result of an ``all_reduce`` comes right before the first collective or equation with
+    an effect that needs its result, or at the end: ``s = all_reduce(g); u = s * 2; t =
+    all_reduce(h)`` becomes ``s = all_reduce(g); t = all_reduce(h); u = s * 2``.
     """
     if not any(e.primitive is all_reduce for e in program.equations):
         return program
     order: list[Equation] = []
     delayed: dict[int, Equation] = {}  # by their positions in the Program
-    made_by: dict[Var, int] = {}  # of the delayed
+    made_by: dict[Var, int] = {}  # position of the delayed equation that makes a Var
     sums: set[Var] = set()  # results of all_reduce
     for position, equation in enumerate(program.equations):
         needed = {made_by[a] for a in equation.inputs if a in made_by}
@@ -56,16 +57,20 @@ def _has_collective(equation: Equation) -> bool:
 def _taken_out(
     needed: set[int], delayed: dict[int, Equation], made_by: dict[Var, int]
 ) -> list[Equation]:
-    """The delayed equations at positions ``needed``, and those that they need."""
-    found: set[int] = set()
+    """Remove the equations at positions ``needed``, and those they need, from a delay.
+
+    Returns the equations in their order. ``delayed`` and ``made_by`` are those of
+    ``with_late_uses``; the equations and their outputs are removed from both.
+    """
+    positions: set[int] = set()
     unvisited = list(needed)
     while unvisited:
         position = unvisited.pop()
-        if position not in found:
-            found.add(position)
+        if position not in positions:
+            positions.add(position)
             inputs = delayed[position].inputs
             unvisited += [made_by[a] for a in inputs if a in made_by]
-    taken = [delayed.pop(position) for position in sorted(found)]
+    taken = [delayed.pop(position) for position in sorted(positions)]
     for equation in taken:
         for output in equation.outputs:
             del made_by[output]

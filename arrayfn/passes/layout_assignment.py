@@ -47,12 +47,12 @@ from arrayfn.primitives.control_flow import plain
 
 
 def _takes_row_major(equation: Equation, type: ArrayType, offset: int) -> bool:
-    """A ``takes_view`` for targets whose kernels take row-major operands only."""
+    """Return False: a ``takes_view`` for kernels that take row-major operands only."""
     return False
 
 
 def _takes_any_matrix(equation: Equation) -> bool:
-    """A ``wants_contiguous`` for libraries that read matrices of any layout."""
+    """Return False: a ``wants_contiguous`` for libraries that read any matrix."""
     return False
 
 
@@ -65,7 +65,8 @@ class LayoutRules:
             and offset, so that it needs no copy.
         wants_contiguous: whether a product's operands are worth a copy that makes them
             contiguous along the contracted axes.
-        alignment: of operands of calls and libraries, in bytes.
+        alignment: what the address of an operand of a call or library is a multiple of,
+            in bytes.
     """
 
     takes_view: Callable[[Equation, ArrayType, int], bool] = _takes_row_major
@@ -76,7 +77,7 @@ class LayoutRules:
 DEFAULT_RULES: Final = LayoutRules()
 
 _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
-"""Their result may lie in the memory of the operand and be no affine view of it."""
+"""Primitives whose result may share the operand's memory without an affine view."""
 
 
 def assign_layouts(
@@ -85,24 +86,25 @@ def assign_layouts(
     returned: Collection[int] = frozenset(),
     rules: LayoutRules = DEFAULT_RULES,
 ) -> Program:
-    """``program`` with every copy that a layout needs as a ``relayout`` equation.
+    """Insert a ``relayout`` equation into ``program`` for every copy a layout needs.
 
     ``b = dot_general(a[:, ::2], w)`` becomes ``c = a[:, ::2]; d = relayout(c, "C");
     b = dot_general(d, w)``: BLAS reads no rows whose elements are 2 apart.
 
     Args:
         program: a Program after the other passes.
-        writable: the numbers of inputs that may be overwritten.
-        returned: the numbers of outputs that may be such inputs themselves.
+        writable: the indices of inputs that may be overwritten.
+        returned: the indices of outputs that may be such inputs themselves, uncopied.
         rules: what the target accepts.
     """
     return _Assignment(program, writable, returned, rules).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
-    """Assign layouts to ``program``; the inputs ``donated`` may be overwritten.
+    """Assign layouts to ``program``, whose inputs ``donated`` may be overwritten.
 
-    An output shares the memory of such an input if it comes from it by equations that
+    ``donated`` has indices of inputs; those that are not row-major are ignored. An
+    output shares the memory of such an input if it comes from it by equations that
     overwrite their operand, as updates do, also in loops. A donated input that no
     output comes from, before or after layouts, is not overwritten.
     """
@@ -132,11 +134,11 @@ class _Assignment:
         copies, permuted_copies: row-major copies, and copies with permuted axes, that
             nothing overwrites.
         writable: the new inputs that may be overwritten.
-        writable_numbers: their numbers.
-        returned: the numbers of outputs that may be such inputs.
+        writable_numbers: the indices of these inputs.
+        returned: the indices of outputs that may be such inputs.
         last_uses: see ``_last_uses``.
         environment: the new Atom for each Var of the Program.
-        given: the new inputs.
+        new_inputs: the inputs of the new Program.
         reads: the base and index map of each new Var.
         recorded: how many equations ``reads`` covers.
         owned: values in memory of their own, which nothing else uses yet.
@@ -175,7 +177,7 @@ class _Assignment:
         )
 
     def run(self) -> Program:
-        """Emit the whole Program; returns it with layouts."""
+        """Emit the whole Program and return it with layouts."""
         program = self.program
         with self.builder as builder:
             # Callers of inner Programs pass row-major arrays.
@@ -196,10 +198,10 @@ class _Assignment:
             return builder.build(outputs)
 
     def output(self, number: int, atom: Atom) -> Atom:
-        """What to return for output ``number``: ``atom``'s new value, or a copy.
+        """Return output ``number`` of the new Program: ``atom``'s new value or a copy.
 
-        It is a copy unless the value owns its memory and is returned for the first
-        time, or is an input that ``returned`` allows.
+        A value that owns its memory is returned uncopied once, and so is an input that
+        ``returned`` allows.
         """
         value = rename(atom, self.environment)
         is_input = number in self.returned and value in self.writable
@@ -209,7 +211,10 @@ class _Assignment:
         return value
 
     def emit(self, equation: Equation) -> None:
-        """Emit ``equation``, with copies of operands whose layout it cannot read."""
+        """Emit ``equation``, with copies of operands whose layout it cannot read.
+
+        Operands that it overwrites are copied too if their memory is used later.
+        """
         primitive = primitive_of(equation)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
@@ -240,9 +245,10 @@ class _Assignment:
         self.record()
 
     def overwritable(self, operand: Atom, equation: Equation, number: int) -> Atom:
-        """Operand ``number``, or a copy of it, for ``equation`` to overwrite.
+        """Return operand ``number`` of ``equation``, or a copy, to be overwritten.
 
-        It is a copy if anything else uses the operand's memory later.
+        It is a copy unless ``equation`` is the last to use the operand's memory, reads
+        it by one operand only, and the memory may be overwritten.
         """
         if operand in self.owned or operand in self.writable:
             roots, last = self.last_uses
@@ -255,7 +261,11 @@ class _Assignment:
     def control_flow(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
-        """The operands of a loop or branch, row-major, and its params with layouts."""
+        """Return a loop's or branch's row-major operands, and params with layouts.
+
+        A body may write over the carries that it updates in place. Operands that are
+        overwritten are copied if they are used later.
+        """
         params = dict(equation.params)
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":
@@ -280,7 +290,7 @@ class _Assignment:
         writable: Collection[int],
         returned: Collection[int] = frozenset(),
     ) -> Program:
-        """The Program of a loop or branch with layouts.
+        """Assign layouts to the Program of a loop or branch.
 
         Its inputs are row-major, even where captured values outside are not.
         ``writable`` and ``returned`` are those of ``assign_layouts``.
@@ -313,9 +323,10 @@ class _Assignment:
         self.recorded = len(self.builder.equations)
 
     def reshaped_operand(self, operand: Atom, equation: Equation) -> tuple[Atom, bool]:
-        """The operand of a reshape, row-major, and whether the result owns its memory.
+        """Return a reshape's row-major operand, and whether the result owns its memory.
 
-        It does if the operand was copied, or owns its memory and has no other use.
+        The result owns its memory if the operand was copied, or if the operand owns its
+        memory and has no other use. Then the operand does not own the memory any more.
         """
         row_major = self.row_major(operand)
         if row_major is not operand:
@@ -328,7 +339,7 @@ class _Assignment:
         return operand, True
 
     def layout_of(self, x: Var) -> tuple[Layout, int]:
-        """The layout of ``x`` in its base's memory, and its offset in elements."""
+        """Return the layout of ``x`` in its base's memory, and the offset there."""
         read = self.reads[x]
         base = read.base.type
         strides = base.layout.strides(base.shape)
@@ -336,7 +347,7 @@ class _Assignment:
         return layout, read.offset(strides)
 
     def row_major(self, x: Atom) -> Atom:
-        """``x`` if it is row-major and begins where its base does, else a copy."""
+        """Return ``x`` if it is row-major and begins at its base, else a copy."""
         if (
             isinstance(x, Var)
             and self.layout_of(x) == (RowMajor(), 0)
@@ -346,7 +357,7 @@ class _Assignment:
         return views.relayout(x, layout="C")
 
     def row_major_to_read(self, x: Atom) -> Atom:
-        """As ``row_major``; equations that only read ``x`` share one copy."""
+        """Do what ``row_major`` does; equations that only read ``x`` share one copy."""
         if not isinstance(x, Var):
             return self.row_major(x)
         if x not in self.copies:
@@ -360,7 +371,7 @@ class _Assignment:
 
         A loop's slice begins at a multiple of its size, which need not be a multiple of
         the alignment that libraries and kernels need. An array that is all of the slice
-        is safe: they read it in vectors whose size divides that of the array.
+        is safe: kernels read it in vectors whose size divides that of the array.
         """
         base = self.reads[x].base
         if not self.inside or base not in self.new_inputs:
@@ -379,7 +390,7 @@ class _Assignment:
         return self.rules.takes_view(equation, updated, offset)
 
     def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
-        """A copy of ``x`` with its axes in ``order``, which all equations share."""
+        """Copy ``x`` with its axes in ``order``; all equations share the copy."""
         if (x, order) not in self.permuted_copies:
             copy = views.relayout(views.transpose(x, permutation=order), layout="C")
             assert isinstance(copy, Var)
@@ -389,7 +400,7 @@ class _Assignment:
     def as_matrices(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], dict[str, object]]:
-        """The operands of a dot_general as BLAS can read them, and its new params.
+        """Return a dot_general's operands as BLAS can read them, and its new params.
 
         An operand that BLAS cannot read is copied with its axes in the order (batch,
         rows, columns), so the params name its axes by their new positions.
@@ -404,6 +415,8 @@ class _Assignment:
             free = contraction.free_axes(operand.type.ndim, contract, batch)
             groups = (free, contract) if side == 0 else (contract, free)
             matrix = as_matrix(operand.type, self.reads[operand], batch, *groups)
+            # The contracted axes are the columns of operand 0 and the rows of operand
+            # 1, so they are contiguous if operand 1 only is stored transposed.
             if matrix is None or (contiguous and matrix.transposed == (side == 0)):
                 groups = (free, contract) if contiguous else groups
                 order = (*batch, *groups[0], *groups[1])
@@ -419,7 +432,7 @@ class _Assignment:
 def _last_uses(
     program: Program,
 ) -> tuple[dict[Atom, Var], dict[Var | None, Equation | None]]:
-    """``(roots, last)``: each value's root, and the last equation that uses each root.
+    """Return ``(roots, last)``: each value's root, and each root's last user.
 
     A value's root is the array that it may be a view of, often itself. Returned arrays
     have no last equation. ``y = x.T; z = y + 1; return z`` gives the roots ``{x: x,

@@ -35,7 +35,7 @@ LONG: Final = 1 << 17
 FEW: Final = 4
 """With fewer rows than this, cores are idle."""
 DIGITS: Final = 32
-"""Columns in a group; within it, twiddle factors are the same for all groups."""
+"""The largest number of columns in a group: see ``_with_twiddles``."""
 _COUNT: Final = dtypes.int64
 BALANCE: Final = 8
 """The largest ratio of the two factors of a length."""
@@ -74,7 +74,10 @@ def _is_long(equation: Equation) -> bool:
 
 
 def factors(length: int) -> tuple[int, int] | None:
-    """Two factors of ``length`` near its square root, the smaller first, or None."""
+    """Return the two factors of ``length`` nearest to its square root, smaller first.
+
+    None if one would be more than ``BALANCE`` times the other.
+    """
     for a in range(math.isqrt(length), math.isqrt(length // BALANCE), -1):
         if length % a == 0:
             return a, length // a
@@ -91,22 +94,24 @@ def _transform_of_kind(x: Atom, kind: str, length: int) -> Atom:
 
 
 def _four_steps(x: Atom, sign: int) -> Atom:
-    """A complex transform in four steps: transform, twiddle, transform, transpose.
+    """Emit a complex transform in four steps: transform, twiddle, transform, transpose.
 
-    Computes the sums of x[..., j] * exp(sign * 2i pi j k / n) over j.
+    Element k of the result is the sum over j of x[..., j] * exp(sign * 2i pi j k / n).
+    With j = b * j1 + j0 and k = a * k1 + k0, for n = a * b, the exponent is
+    j1 * k0 / a + j0 * k0 / n + j0 * k1 / b, up to whole turns.
     """
     outer, n = x.type.shape[:-1], x.type.shape[-1]
     pair = factors(n)
     assert pair is not None
     a, b = pair
-    x = _transposed(views.reshape(x, shape=(*outer, a, b)))
-    x = _with_twiddles(_transform(x, sign), n, sign)
-    x = _transposed(_transform(_transposed(x), sign))
+    x = _transposed(views.reshape(x, shape=(*outer, a, b)))  # [j0, j1]
+    x = _with_twiddles(_transform(x, sign), n, sign)  # [j0, k0]
+    x = _transposed(_transform(_transposed(x), sign))  # [k0, j0], [k0, k1], [k1, k0]
     return views.reshape(x, shape=(*outer, n))
 
 
 def _transform(x: Atom, sign: int) -> Atom:
-    """The complex transform of each row, without normalisation.
+    """Return the complex transform of each row, without normalisation.
 
     ``sign`` is that of the exponent: -1 for "fft", 1 for "ifft".
     """
@@ -115,7 +120,7 @@ def _transform(x: Atom, sign: int) -> Atom:
 
 
 def _transposed(x: Atom) -> Atom:
-    """``x`` with its last two axes exchanged."""
+    """Return ``x`` with its last two axes exchanged."""
     last = x.type.ndim - 1
     return views.transpose(x, permutation=(*range(last - 1), last, last - 1))
 
@@ -123,26 +128,30 @@ def _transposed(x: Atom) -> Atom:
 def _with_twiddles(x: Atom, n: int, sign: int) -> Atom:
     """Multiply row j and column k of ``x`` by exp(sign * 2i pi j k / n).
 
-    The factor is a product of the root for the last digit of k and the root for the
-    other digits, so few sines are computed.
+    With ``k = digits * group + digit``, the factor is the product of the roots for
+    ``j * digits * group`` and ``j * digit``. So sines are computed for
+    ``columns / digits + digits`` columns instead of ``columns``.
     """
     *outer, rows, columns = x.type.shape
     digits = math.gcd(columns, DIGITS)
     parts = views.reshape(x, shape=(*outer, rows, columns // digits, digits))
-    shape, j = parts.type.shape, len(outer)
+    shape, row_axis = parts.type.shape, len(outer)
     real = dtypes.real_of(x.type.dtype)
-    for axis, step in ((1, digits), (2, 1)):
-        count = (rows, shape[j + axis])
-        row, column = (views.iota(shape=count, axis=k, dtype=_COUNT) for k in (0, 1))
+    for axis, step in ((row_axis + 1, digits), (row_axis + 2, 1)):
+        counts = (rows, shape[axis])
+        row, column = (views.iota(shape=counts, axis=k, dtype=_COUNT) for k in (0, 1))
         steps = e.mul(e.mul(row, column), conversion.literal(step, _COUNT))
         roots = _unit(steps, n, sign, real)
-        roots = views.broadcast_in_dim(roots, shape=shape, axes=(j, j + axis))
+        roots = views.broadcast_in_dim(roots, shape=shape, axes=(row_axis, axis))
         parts = e.mul(parts, roots)
     return views.reshape(parts, shape=(*outer, rows, columns))
 
 
 def _unit(steps: Atom, n: int, sign: int, dtype: DType) -> Atom:
-    """exp(sign * 2i pi steps / n), for steps from 0 to n, by angles of at most pi."""
+    """Return exp(sign * 2i pi steps / n), for steps from 0 to n.
+
+    Steps above n / 2 have n subtracted, so that no angle exceeds pi.
+    """
     is_upper_half = discrete.gt(steps, conversion.literal(n // 2, _COUNT))
     signed_steps = e.select(
         is_upper_half, e.sub(steps, conversion.literal(n, _COUNT)), steps
@@ -153,10 +162,12 @@ def _unit(steps: Atom, n: int, sign: int, dtype: DType) -> Atom:
 
 
 def _real(x: Atom, n: int) -> Atom:
-    """The first n // 2 + 1 elements of the transform of n real elements.
+    """Return the first n // 2 + 1 elements of the transform of n real elements.
 
-    Even elements become real parts, and odd ones imaginary parts, of a complex
-    transform of half the length. The even and odd parts of its result separate the two.
+    Elements of even index become the real parts of n / 2 complex elements, and those of
+    odd index the imaginary parts. If z is the complex transform, with h = n / 2 and
+    z[h] = z[0], element k of the result is
+    ``((z[k] + conj(z[h-k])) - i exp(-2i pi k / n) (z[k] - conj(z[h-k]))) / 2``.
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
@@ -173,7 +184,12 @@ def _real(x: Atom, n: int) -> Atom:
 
 
 def _real_back(x: Atom, n: int) -> Atom:
-    """The n real elements whose transform begins with the n // 2 + 1 of ``x``."""
+    """Return the n real elements whose transform begins with the n // 2 + 1 of ``x``.
+
+    They are not divided by n. With h = n / 2, the elements of even and odd index are
+    the real and imaginary parts of the inverse complex transform of
+    ``(x[k] + conj(x[h-k])) + i exp(2i pi k / n) (x[k] - conj(x[h-k]))``.
+    """
     outer, half = x.type.shape[:-1], n // 2
     real = dtypes.real_of(x.type.dtype)
     position = views.iota(shape=(half + 1,), axis=0, dtype=_COUNT)
@@ -201,17 +217,18 @@ def _real_back(x: Atom, n: int) -> Atom:
 
 
 def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
-    """The factors sign * i * exp(sign * 2i pi k / n) for k below ``count``."""
+    """Return the factors sign * i * exp(sign * 2i pi k / n) for k below ``count``."""
     k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
     unit = _unit(k, n, sign, real)
     sine, cosine = complex_numbers.imag(unit), complex_numbers.real(unit)
+    # i * (cosine + i * sine) is -sine + i * cosine.
     if sign < 0:
         return complex_numbers.make_complex(sine, e.neg(cosine))
     return complex_numbers.make_complex(e.neg(sine), cosine)
 
 
 def _at_last_index(x: Atom, index: int) -> Atom:
-    """x[..., index]."""
+    """Return ``x[..., index]``, without the last axis."""
     return views.reshape(
         slicing.slice_along(x, x.type.ndim - 1, index, index + 1),
         shape=x.type.shape[:-1],
@@ -219,6 +236,6 @@ def _at_last_index(x: Atom, index: int) -> Atom:
 
 
 def _along_last(vector: Atom, like: Atom) -> Atom:
-    """``vector`` repeated in every row of an array shaped as ``like``."""
+    """Return ``vector`` repeated in every row of an array shaped as ``like``."""
     shape = like.type.shape
     return views.broadcast_in_dim(vector, shape=shape, axes=(len(shape) - 1,))

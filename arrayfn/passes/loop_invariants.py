@@ -1,7 +1,7 @@
 """Loop-invariant code motion: computes invariants once, before the loop.
 
-After it: the body of a scan or while_loop has no costly equation that depends on
-constants of the loop alone. Cheap ones stay, since reading a value costs as much.
+After it: the body of a scan or while_loop has no costly equation that depends only on
+constants of the loop. Cheap ones stay, since reading a value costs as much.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_COST: Final = 4
 
 
 def loop_invariants(program: Program) -> Program:
-    """``program`` with costly loop invariants computed before its loops.
+    """Move costly loop invariants of ``program`` before its loops.
 
     ``for x in xs: y = sin(w) * x`` becomes ``s = sin(w); for x in xs: y = s * x``.
     """
@@ -67,7 +67,10 @@ class _Constants:
 
 
 def _constants_of(equation: Equation) -> _Constants | None:
-    """How a loop that may iterate more than once stores its constants, or None."""
+    """Return where a loop has its constants; None if it may not be changed.
+
+    None for other equations, for a scan of one iteration, and for an ``unroll`` of 0.
+    """
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
         return _Constants("program", "consts", 0, params["consts"])
@@ -79,7 +82,10 @@ def _constants_of(equation: Equation) -> _Constants | None:
 
 
 def _costly_invariants(equation: Equation) -> list[Equation]:
-    """The costly equations of a loop's body that depend on its constants alone."""
+    """Return the costly equations of a loop's body that depend only on its constants.
+
+    The list is empty for any other equation.
+    """
     constants = _constants_of(equation)
     if constants is None:
         return []
@@ -114,7 +120,9 @@ def _hoisted(
 ) -> tuple[Var, ...]:
     """Emit ``invariants``, then the loop with their results among its constants.
 
-    ``operands`` are the new ones of ``equation``.
+    The equations that ``invariants`` need are emitted too. Constants that the body does
+    not read any more are dropped. ``operands`` are those of ``equation`` in the new
+    Program.
     """
     builder = current_builder()
     constants = _constants_of(equation)
@@ -122,6 +130,7 @@ def _hoisted(
     body: Program = equation.params[constants.program]
     count = constants.end - constants.begin
     constant_operands = operands[constants.begin : constants.end]
+    # Emit the invariants, and what they need, on the loop's constants.
     moved_results = [v for inner in invariants for v in inner.outputs]
     before_the_loop = Program(
         body.name,
@@ -130,6 +139,7 @@ def _hoisted(
         tuple(moved_results),
     )
     results = builder.inline(before_the_loop, constant_operands)
+    # The new body has the invariants' results among its constants.
     moved = set(invariants)
     remaining = needed([q for q in body.equations if q not in moved], body.outputs)
     read = {a for q in remaining for a in q.inputs} | {*body.outputs}

@@ -31,7 +31,7 @@ MAX_BYTES: Final = 1 << 28
 
 
 def products_out_of_loops(program: Program) -> Program:
-    """``program`` with large products of its scans moved before or after them.
+    """Move large products in scans of ``program`` before or after these scans.
 
     * ``for x in xs: h = f(h, w @ x)`` becomes ``ys = xs @ w.T`` and ``for y in ys: h =
       f(h, y)``.
@@ -42,7 +42,10 @@ def products_out_of_loops(program: Program) -> Program:
     zeros: set[Atom] = set()
 
     def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-        """Emit a scan with its large products outside; None leaves ``equation``."""
+        """Emit a scan with its large products outside; None leaves ``equation``.
+
+        An array of zeros is emitted and added to ``zeros``.
+        """
         if _has_products(equation):
             return _Scan(equation, operands, zeros).emit()
         if not is_zeros(equation):
@@ -55,7 +58,10 @@ def products_out_of_loops(program: Program) -> Program:
 
 
 def _has_products(equation: Equation) -> bool:
-    """Whether ``equation`` is a scan with large products."""
+    """Whether ``equation`` is a scan with large products that may be changed.
+
+    A scan with an ``unroll`` of 0 may not.
+    """
     params = equation.params
     if (
         equation.primitive.name != "scan"
@@ -84,7 +90,8 @@ class _Scan:
     Attributes:
         consts, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
         equations: the equations of the body that are left.
-        zeros: arrays of zeros outside.
+        zeros: the arrays of the new Program that are known to be zeros. A sum that
+            begins at one of them needs no addition.
     """
 
     def __init__(
@@ -110,9 +117,10 @@ class _Scan:
     # Before the loop.
 
     def products_of_inputs(self, summed: set[Equation]) -> list[Equation]:
-        """The large products that depend on constants and slices alone.
+        """Return the large products that depend only on constants and slices.
 
-        Products in ``summed`` do not count; they are computed after the loop.
+        Products in ``summed`` do not count, because they are computed after the loop,
+        nor do products whose results for all iterations exceed ``MAX_BYTES``.
         """
         available = {v for v, _ in (*self.consts, *self.xs)}
         products: list[Equation] = []
@@ -138,6 +146,7 @@ class _Scan:
         products = self.products_of_inputs(summed)
         if not products:
             return
+        # A Program of the products of one iteration is mapped over the slices.
         product_results = [equation.outputs[0] for equation in products]
         inputs = [*self.consts, *self.xs]
         products_program = Program(
@@ -160,10 +169,11 @@ class _Scan:
     # After the loop.
 
     def summed_products(self) -> dict[int, Equation]:
-        """The products that are only added to a carry, by the carry's index.
+        """Return the products that are only added to a carry, by the carry's index.
 
-        Only those count whose operands of all iterations fit ``MAX_BYTES``, and whose
-        operands are not constants.
+        In ``total = value + term``, ``value`` is the carry, ``term`` the product, and
+        ``total`` the carry's next value; none of them has any other use. The operands
+        must not be constants, and for all iterations they must fit ``MAX_BYTES``.
         """
         uses: Counter[Atom] = Counter(
             a
@@ -182,6 +192,7 @@ class _Scan:
                 continue
             if value not in addition.inputs:
                 continue
+            # ``value + value`` has no other term.
             (term,) = [a for a in addition.inputs if a is not value] or [value]
             product = definitions.get(term) if isinstance(term, Var) else None
             is_used_once = all(uses[a] == 1 for a in (value, total, term))
@@ -202,6 +213,8 @@ class _Scan:
         The scan stacks the operands of these products that are not slices already.
         Returns the results of the original scan.
         """
+        # The new body: without the carries of the sums, and with the operands of their
+        # products as further stacked results.
         count = len(self.carry)
         state = [c for k, c in enumerate(self.carry) if k not in summed]
         ys = list(self.body.outputs[count:])
@@ -233,6 +246,8 @@ class _Scan:
         results = current_builder().emit(
             self.equation.primitive, [operand for _, operand in inputs], params
         )
+        # The results of the original scan: its carries, of which the sums are computed
+        # here, then its stacked results.
         final_state = iter(results[: len(state)])
         result_count = len(state) + len(ys)
         stacked = slices | dict(
@@ -251,10 +266,11 @@ class _Scan:
     def emit_sum(
         self, initial: Atom, product: Equation, stacked: dict[Any, Atom]
     ) -> Atom:
-        """``initial`` plus the products of all iterations, as one product.
+        """Emit ``initial`` plus the products of all iterations, as one product.
 
-        ``stacked`` has the operands of all iterations, along a new axis 0, which is one
-        more contracted axis.
+        ``stacked`` has the operands of all iterations along a new axis 0, which becomes
+        one more contracted axis: the sum over t of ``x[t] @ y[t]`` is ``x[t, i, k] *
+        y[t, k, j]`` summed over t and k.
         """
         x, y = (stacked[a] for a in product.inputs)
         contract, batch = product.params["contract"], product.params["batch"]

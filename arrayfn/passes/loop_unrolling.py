@@ -15,7 +15,7 @@ from arrayfn.primitives import slicing, views
 
 
 def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Program:
-    """``program`` with its scans unrolled as their params ask.
+    """Unroll the scans of ``program`` as their params ask.
 
     With ``unroll=2``, ``scan(f, c, xs)`` over 5 slices becomes a scan over 2 groups,
     whose body is ``f`` twice, and one ``f`` after it. ``simplify`` runs the passes on a
@@ -34,7 +34,10 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
 
 
 def _is_unrolled(equation: Equation) -> bool:
-    """Whether ``equation`` is a scan to unroll; one of one iteration always is."""
+    """Whether ``equation`` is a scan to unroll.
+
+    A scan of one iteration is, unless its ``unroll`` is 0.
+    """
     if equation.primitive.name != "scan":
         return False
     length, unroll = equation.params["length"], equation.params["unroll"]
@@ -45,8 +48,9 @@ class _Unrolled:
     """A scan that is unrolled to a loop over groups of ``factor`` iterations.
 
     Attributes:
+        body: the scan's body, after the passes.
         consts, carry: how many constants and carries there are.
-        reverse, length: as the params of the scan.
+        reverse, length: the params of the scan.
     """
 
     def __init__(
@@ -63,7 +67,11 @@ class _Unrolled:
         self.factor = min(params["unroll"], self.length)
 
     def emit(self, operands: Sequence[Atom]) -> list[Atom]:
-        """Emit a loop over groups of iterations, and the remaining iterations."""
+        """Emit a loop over groups of iterations, and the remaining iterations.
+
+        Of 5 iterations in groups of 2, iterations 0 to 3 are in the loop and 4 comes
+        after it; if the scan is reversed, 1 to 4 are in the loop. One group is no loop.
+        """
         second = self.consts + self.carry
         const_operands, xs = operands[: self.consts], operands[second:]
         state = list(operands[self.consts : second])
@@ -97,10 +105,11 @@ class _Unrolled:
         xs: Sequence[Atom],
         numbers: range,
     ) -> tuple[list[Atom], list[list[Atom]]]:
-        """Emits the iterations ``numbers``; returns the final carry, and their results.
+        """Emit the iterations ``numbers``; return the final carry and their results.
 
-        ``consts`` are the constants, ``state`` is the carry before them, and ``xs`` are
-        the arrays that are sliced. The results are in the order of the slices.
+        ``consts`` are the constants, ``state`` is the carry before these iterations,
+        and ``xs`` are the arrays that are sliced. The results are in the order of the
+        slices, also if the scan is reversed.
         """
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
@@ -111,7 +120,10 @@ class _Unrolled:
         return state, results[::-1] if self.reverse else results
 
     def stacked(self, results: Sequence[Sequence[Atom]]) -> list[Atom]:
-        """The results of iterations, concatenated along a new axis 0."""
+        """Stack the results of iterations along a new axis 0.
+
+        ``results`` has a list for each iteration. Returns one array for each result.
+        """
         stacks: list[Atom] = []
         for values in zip(*results, strict=True):
             rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in values]
@@ -128,10 +140,10 @@ class _Unrolled:
         begin: int,
         count: int,
     ) -> tuple[list[Atom], list[Atom]]:
-        """Emits a scan over groups of the ``count`` iterations from ``begin`` on.
+        """Emit a scan over groups of the ``count`` iterations from ``begin`` on.
 
-        The parameters are those of ``steps``. Returns the final carry, and the results
-        of all these iterations.
+        The other parameters are those of ``steps``. Returns the final carry, and the
+        results of all these iterations.
         """
         groups = count // self.factor
         grouped = [_grouped(x, begin, count, self.factor) for x in xs]
@@ -152,7 +164,10 @@ class _Unrolled:
         return list(outputs[: self.carry]), ys
 
     def group(self, grouped: Sequence[Atom]) -> Program:
-        """The body of the loop over groups: ``factor`` iterations."""
+        """Return the body of the loop over groups: ``factor`` iterations.
+
+        ``grouped`` are the arrays of groups that the loop slices.
+        """
         with ProgramBuilder(self.body.name) as builder:
             inputs = [
                 builder.input(v.type, v.hint)
@@ -171,15 +186,15 @@ class _Unrolled:
 
 
 def _slice(x: Atom, number: int) -> Atom:
-    """Slice ``number`` of ``x`` along axis 0."""
+    """Emit slice ``number`` of ``x`` along axis 0."""
     piece = slicing.slice_along(x, 0, number, number + 1)
     return views.reshape(piece, shape=x.type.shape[1:])
 
 
 def _grouped(x: Atom, begin: int, count: int, factor: int) -> Atom:
-    """``count`` slices of ``x`` from ``begin`` on, in groups along a new axis 0.
+    """Return ``count`` slices of ``x`` from ``begin`` on, in groups of ``factor``.
 
-    A group has ``factor`` slices.
+    The result has the shape ``(count // factor, factor, ...)``.
     """
     shape = x.type.shape
     if count < shape[0]:

@@ -19,7 +19,7 @@ def masks_of_results(program: Program) -> Program:
     """
     builder = ProgramBuilder(program.name)
     definitions = program.definitions()
-    last: dict[Atom, int] = {}
+    last: dict[Atom, int] = {}  # the position of the last use
     for position, equation in enumerate(program.equations):
         last.update(dict.fromkeys(equation.inputs, position))
     last.update(dict.fromkeys(program.outputs, len(program.equations)))
@@ -29,6 +29,7 @@ def masks_of_results(program: Program) -> Program:
             builder.source = equation.source
             builder.replay(equation, environment)
             mask = _mask_of(equation, definitions)
+            # Later uses of the mask read the one that is computed from the result.
             if mask is not None and last[mask] > position:
                 result = rename(equation.outputs[0], environment)
                 zero = definitions[mask].inputs[1]
@@ -37,7 +38,7 @@ def masks_of_results(program: Program) -> Program:
 
 
 def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None:
-    """The mask ``x <= 0`` of an equation that rectifies x; None for others."""
+    """Return the mask ``x <= 0`` of an equation that rectifies x; None for others."""
     if equation.primitive.name != "select":
         return None
     mask, low_value, x = equation.inputs

@@ -18,8 +18,9 @@ class Matrix:
     """An operand of a product as BLAS takes it.
 
     Its first element is ``offset`` elements into the array ``base``. ``leading`` is the
-    leading dimension in elements, ``batch_stride`` the distance of matrices.
-    ``transposed`` says that the stored rows run along the contracted or column axis.
+    leading dimension, and ``batch_stride`` the distance of the matrices of a batch,
+    both in elements. Element (i, j) is at ``offset + i * leading + j``, or at
+    ``offset + j * leading + i`` if the matrix is stored ``transposed``.
     """
 
     base: Var
@@ -38,8 +39,9 @@ def as_matrix(
 ) -> Matrix | None:
     """Describe an operand as a (batched) matrix of the axes ``rows`` and ``columns``.
 
-    ``type`` is its type and ``read`` how it is read from memory; ``batch`` are its
-    other axes. None if BLAS cannot read it without a copy.
+    ``type`` is the operand's type, ``read`` says how it is read from memory, and
+    ``batch`` are its other axes. None if BLAS cannot read it without a copy: one of the
+    two strides must be 1, and rows of int8 must begin at multiples of 4 bytes.
     """
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
@@ -67,7 +69,7 @@ def as_matrix(
 def _merged(
     shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]
 ) -> tuple[int, int] | None:
-    """``(extent, stride)`` of ``axes`` as one axis; None if no one stride fits.
+    """Return ``(extent, stride)`` of ``axes`` as one axis; None if no one stride fits.
 
     >>> _merged((4, 3, 5), (15, 5, 1), (0, 1)), _merged((4, 3, 5), (20, 5, 1), (0, 1))
     ((12, 5), None)

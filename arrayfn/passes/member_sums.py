@@ -1,6 +1,6 @@
-"""Reductions over members that an engine does not do: gathers and local reductions.
+"""Replaces reductions over members that an engine lacks by gathers and local ones.
 
-After it: every ``all_reduce`` and ``reduce_scatter`` is one that the engine ``does``.
+After it: the engine supports every ``all_reduce`` and ``reduce_scatter``.
 What members gather is reduced in their order, by kernels of their own.
 """
 
@@ -36,10 +36,14 @@ def with_member_sums(
     """
 
     def inner(body: Program) -> Program:
+        """Do the same in a Program inside an equation."""
         return with_member_sums(body, sizes, is_supported)
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The local reduction of all members' parts; None leaves ``equation``."""
+        """Emit a reduction of all members' parts; None leaves ``equation`` as it is.
+
+        Programs inside ``equation`` are rewritten by ``inner``.
+        """
         primitive = equation.primitive
         if equation.subprograms():
             params = with_programs(equation.params, inner)

@@ -1,7 +1,7 @@
 """Which values of a member's Program differ between the members along a mesh axis.
 
-Inputs that are cut differ, and so does what is computed from them, up to the sums and
-gathers of all members, which all get alike.
+Inputs that are cut differ, and so does what is computed from them. A sum or gather over
+all members gives every member the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Flags = list[bool]
 def varying(
     program: Program, inputs_vary: Sequence[bool], axis: str
 ) -> dict[Atom, bool]:
-    """Which Atoms of ``program`` may differ between members along ``axis``."""
+    """Return which Atoms of ``program`` may differ between members along ``axis``."""
     flags: dict[Atom, bool] = dict.fromkeys(program.constants, False)
     flags.update(zip(program.inputs, inputs_vary, strict=True))
     for equation in program.equations:
@@ -31,7 +31,7 @@ def varying(
 
 
 def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
-    """Which results of ``equation`` may differ between members along ``axis``."""
+    """Return which results of ``equation`` may differ between members."""
     primitive, params = primitive_of(equation), equation.params
     if is_collective_over(equation, axis):
         is_equal = primitive.name in ("all_reduce", "all_gather")
@@ -42,6 +42,7 @@ def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
         return scan_varies(params, operands_vary, axis)[1]
     if primitive.name == "while_loop":
         return while_varies(params, operands_vary, axis)
+    # A cond. Its branches have a collective, so all members take the same one.
     branches = [_outputs_vary(b, operands_vary[1:], axis) for b in params["branches"]]
     return list(map(any, zip(*branches, strict=True)))
 
@@ -49,11 +50,15 @@ def results_vary(equation: Equation, operands_vary: Flags, axis: str) -> Flags:
 def scan_varies(
     params: Mapping[str, Any], operands_vary: Flags, axis: str
 ) -> tuple[Flags, Flags]:
-    """Which carries, and which results, of a scan may differ between members."""
+    """Return which carries, and which results, of a scan may differ between members.
+
+    The results are the carries, then the stacked outputs. What differs after an
+    iteration may differ before the next, so flags are computed to a fixed point.
+    """
     fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """What differs after an iteration, where ``carries`` differ before it."""
+        """Return None and what differs after an iteration, given what did before."""
         flags = _outputs_vary(params["program"], [*fixed, *carries, *xs], axis)
         return None, [*_either(carries, flags), *flags[len(carries) :]]
 
@@ -62,13 +67,16 @@ def scan_varies(
 
 
 def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> Flags:
-    """Which carries of a while_loop may differ; all members leave it together."""
+    """Return which carries of a while_loop may differ between members.
+
+    Its condition does not count: all members leave the loop together.
+    """
     _, fixed, state = split_by_counts(
         operands_vary, params["cond_consts"], params["body_consts"]
     )
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """What differs after an iteration, where ``carries`` differ before it."""
+        """Return None and what differs after an iteration, given what did before."""
         flags = _outputs_vary(params["body_program"], [*fixed, *carries], axis)
         return None, _either(carries, flags)
 
@@ -76,12 +84,15 @@ def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> 
 
 
 def _either(carries: Flags, results: Flags) -> Flags:
-    """Carries that differ before an iteration or after it."""
+    """Return for each carry whether it differs before an iteration or after it.
+
+    ``results`` begin with the carries.
+    """
     return [a or b for a, b in zip(carries, results, strict=False)]
 
 
 def _outputs_vary(program: Program, inputs_vary: Sequence[bool], axis: str) -> Flags:
-    """Which outputs of ``program`` may differ between members."""
+    """Return which outputs of ``program`` may differ between members."""
     flags = varying(program, inputs_vary, axis)
     return [isinstance(atom, Var) and flags[atom] for atom in program.outputs]
 

@@ -14,7 +14,7 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def mesh_of(program: Program) -> Mesh | None:
-    """The mesh that ``program`` is for, or None.
+    """Return the mesh that ``program`` is for, or None.
 
     Raises ArgumentError if there are two.
     """
@@ -43,7 +43,7 @@ def has_shard_map(program: Program) -> bool:
 
 
 def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
-    """Each mesh in ``program``, with the source line of the equation that has it."""
+    """Yield each mesh in ``program``, with the source line of its equation."""
     for var in (*program.inputs, *program.constants):
         if var.type.sharding is not None:
             yield var.type.sharding.mesh, None
@@ -64,6 +64,7 @@ def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
 
     The host then copies to each device of ``mesh`` only its part of these inputs.
     """
+    # None stands for a use that needs the whole array.
     specs_by_input: dict[Atom, set[PartitionSpec | None]] = {}
     for equation in program.equations:
         specs: Sequence[PartitionSpec | None] = (None,) * len(equation.inputs)

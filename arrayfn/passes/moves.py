@@ -33,7 +33,8 @@ def moved(
 
     Collectives move the data. ``indices`` are the device's indices along the axes of
     the mesh, which have ``sizes``. A spec has, for each axis of the array, the mesh
-    axes that cut it.
+    axes that cut it. From ``(("i",), ())`` to ``((), ("i",))`` takes one all_to_all,
+    and from ``(("i",), ())`` to ``((), ())`` an all_gather.
     """
     spec = list(have)
     while spec != list(want):
@@ -44,6 +45,7 @@ def moved(
             x = _own_part(x, dim, indices[axis], sizes[axis])
             spec[dim] = (*spec[dim], axis)
             continue
+        # Take the last cut from an axis that ``want`` cuts in another way.
         dim = next(d for d, e in enumerate(spec) if want[d][: len(e)] != e)
         axis = spec[dim][-1]
         spec[dim] = spec[dim][:-1]
@@ -67,10 +69,10 @@ def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 def _next_cut(
     spec: Sequence[Entry], want: Spec, used_axes: set[str]
 ) -> tuple[int, str] | None:
-    """The next ``(array axis, mesh axis)`` to cut on the way to ``want``.
+    """Return the next ``(array axis, mesh axis)`` to cut on the way to ``want``.
 
-    ``used_axes`` are the mesh axes that cut the array already. None if no cut is
-    possible now.
+    ``used_axes`` are the mesh axes that cut the array already: they cannot cut another
+    axis. None if no cut is possible.
     """
     for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
         if target[: len(entry)] == entry and len(target) > len(entry):
@@ -81,10 +83,9 @@ def _next_cut(
 
 
 def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
-    """The array axis that the mesh axis ``axis`` can cut now, or None.
+    """Return the array axis whose next cut, on the way to ``want``, is by ``axis``.
 
-    It is one that ``want`` cuts by the mesh axes that cut it in ``spec``, then by
-    ``axis``.
+    ``spec`` has the present cuts. None if there is no such array axis.
     """
     for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
         if target[: len(entry) + 1] == (*entry, axis):
@@ -93,7 +94,7 @@ def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
 
 
 def _own_part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
-    """The device's part of ``x``: number ``index`` of ``count`` along ``dim``."""
+    """Emit the device's part of ``x``: number ``index`` of ``count`` along ``dim``."""
     shape = x.type.shape
     extent = shape[dim] // count
     zero = conversion.literal(0, dtypes.int32)
@@ -110,9 +111,10 @@ def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 
 
 def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
-    """Emit an all_to_all: ``x`` cut along ``target`` instead of ``dim``.
+    """Emit an all_to_all, after which ``x`` is cut along ``target`` instead of ``dim``.
 
-    It is over the ``count`` members along mesh axis ``axis``.
+    It is over the ``count`` members along mesh axis ``axis``. With 2 members, parts of
+    shape (2, 8), cut along axis 0, become parts of shape (4, 4), cut along axis 1.
     """
     parts = _split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)
@@ -120,14 +122,14 @@ def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
 
 
 def _split(x: Atom, dim: int, count: int) -> Atom:
-    """``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
+    """Return ``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
     shape = x.type.shape
     split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
     return move_axis(views.reshape(x, shape=split), dim, 0)
 
 
 def _merged(x: Atom, dim: int) -> Atom:
-    """``x`` with ``dim`` and the axis after it merged."""
+    """Return ``x`` with ``dim`` and the axis after it merged."""
     shape = x.type.shape
     joined = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
     return views.reshape(x, shape=joined)

@@ -58,7 +58,7 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def partition(program: Program, mesh: Mesh) -> Partitioned:
-    """The Program that each device of ``mesh`` runs.
+    """Return the Program that each device of ``mesh`` runs, with its specs.
 
     ``z = x @ y`` with the rows of ``x`` cut in two becomes a product of half of ``x``;
     with the contracted axes cut it becomes a product and an ``all_reduce``. Inputs are
@@ -86,7 +86,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 def _with_indices(
     mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
-    """A Partition whose device indices are new inputs of the Program."""
+    """Return a Partition whose device indices are new inputs in ``builder``."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
@@ -99,12 +99,12 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
-        within: the axes of shard_maps whose body has the equations. Devices along them
-            have values of their own, of which shard_maps in the body cut parts.
+        within: the mesh axes of shard_maps whose bodies are being emitted. Along these
+            axes each device has a whole value of its own, so nothing is cut by them.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
-        sums: the sum of each part that was pending, once it is computed.
-        repeated: the operand and axes of each broadcast.
+        sums: for a part with a pending sum, the sum once it is computed.
+        repeated: for the result of a broadcast of whole arrays, its operand and axes.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Partition:
         self.repeated: dict[Atom, tuple[LocalValue, tuple[int, ...]]] = {}
 
     def run(self, program: Program, operands: Sequence[LocalValue]) -> list[LocalValue]:
-        """Emit ``program`` on ``operands``; returns a device's parts of its outputs."""
+        """Emit ``program`` on ``operands``; return a device's parts of its outputs."""
         builder = current_builder()
         values: dict[Var, LocalValue] = dict(zip(program.inputs, operands, strict=True))
         pairs = zip(program.constants, program.constant_values, strict=True)
@@ -130,7 +130,7 @@ class Partition:
             values[var] = self.whole(builder.constant(value))
 
         def local(atom: Atom) -> LocalValue:
-            """The device's part of ``atom``."""
+            """Return the device's part of ``atom``."""
             return self.whole(atom) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.equations:
@@ -162,11 +162,14 @@ class Partition:
         return self.emit_local(equation, [self.summed(x) for x in operands])
 
     def whole(self, atom: Atom) -> LocalValue:
-        """``atom`` as a value of which every device has all."""
+        """Return ``atom`` as a value that is not cut: each device has all of it."""
         return LocalValue(atom, ((),) * atom.type.ndim)
 
     def move(self, x: LocalValue, spec: Spec) -> Atom:
-        """The device's part of ``x`` when it is cut by ``spec``."""
+        """Return the device's part of ``x`` after it is moved to ``spec``.
+
+        Pending sums are computed. A broadcast is not moved, but emitted again.
+        """
         if x.pending:
             x = self.summed(x, spec)
         if x.spec == spec:
@@ -176,15 +179,17 @@ class Partition:
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
 
     def summed(self, x: LocalValue, spec: Spec | None = None) -> LocalValue:
-        """Emit the pending sums of ``x`` over mesh axes.
+        """Emit the pending sums of ``x`` over mesh axes; return a value without any.
 
-        A sum that ``spec`` cuts along the same mesh axis becomes a ``reduce_scatter``,
-        others an ``all_reduce``.
+        A sum over a mesh axis by which ``spec`` cuts the result becomes a
+        ``reduce_scatter``, others an ``all_reduce``. A result with the spec of ``x``
+        is kept in ``sums``, for the next use of ``x``.
         """
         part, new_spec = x.part, list(x.spec)
         if x.part in self.sums and spec in (None, x.spec):
             return self.sums[x.part]
         for axis in x.pending:
+            # The array axes that ``spec`` cuts by ``axis``, after their present cuts.
             new_cuts = [
                 d for d, entry in enumerate(spec or ()) if entry == (*new_spec[d], axis)
             ]
@@ -200,7 +205,10 @@ class Partition:
         return result
 
     def repeated_part(self, x: LocalValue, spec: Spec) -> Atom:
-        """A device's part of a broadcast ``x``: a broadcast of its operand's part."""
+        """Return a device's part, by ``spec``, of the broadcast ``x``.
+
+        It is a broadcast of a part of the operand. Axes of extent 1 are not cut.
+        """
         operand, axes = self.repeated[x.part]
         shape = x.part.type.shape
         inner = [
@@ -214,7 +222,13 @@ class Partition:
     def emit_local(
         self, equation: Equation, operands: list[LocalValue]
     ) -> list[LocalValue]:
-        """Emit a device's part of ``equation``, whose operands have no pending sums."""
+        """Emit a device's part of ``equation``, whose operands have no pending sums.
+
+        In this order: shard_maps, reshards and callbacks by their own rules; an
+        equation on whole operands as it is; loops and branches; the bodies of calls;
+        equations with a sharding rule on parts; Compositions by what they expand to;
+        any other equation on whole operands, gathered before.
+        """
         primitive, params = primitive_of(equation), equation.params
         if primitive is shard_map:
             return emit_shard_map(self, params, operands)
@@ -248,7 +262,8 @@ class Partition:
     ) -> list[LocalValue]:
         """Emit ``equation`` on whole operands, on every device.
 
-        If operands were cut, a sentence is added to ``not_cut``.
+        If operands were cut, a sentence is added to ``not_cut``. A broadcast is added
+        to ``repeated``.
         """
         if not all(x.is_whole for x in operands):
             location = "" if equation.source is None else f" at {equation.source}"
@@ -322,19 +337,22 @@ class Partition:
         """Emit ``equation`` on parts of its operands, cut along its factors.
 
         Partial results of reduced factors are combined, or left pending if they are
-        sums.
+        sums. An operand that is added to a sum (``added``, as the operand of a
+        scatter_add) is replaced by zeros, and added once, after the sum over devices.
         """
         chosen = mesh_axes_of_factors(equation, operands, equation_factors, self.mesh)
 
         def spec(axes: Sequence[int | None]) -> Spec:
-            """The spec of an array whose axes the factors ``axes`` index."""
+            """Return the spec of an array whose axes the factors ``axes`` index."""
             return tuple(() if f is None else chosen.get(f, ()) for f in axes)
 
+        # Operands are moved to the specs that the factors give, outputs follow.
         parts = [
             self.move(x, spec(dims))
             for x, dims in zip(operands, equation_factors.inputs, strict=True)
         ]
         outputs = [spec(dims) for dims in equation_factors.outputs]
+        # Params that contain extents, such as a shape, become those of a part.
         params = equation.params
         if equation_factors.localize is not None:
             whole_shape = equation.outputs[0].type.shape
@@ -343,6 +361,7 @@ class Partition:
             params = equation_factors.localize(
                 params, shapes, sharding.shard_shape(whole_shape)
             )
+        # A mesh axis that cuts a reduced factor leaves partial results.
         sums = [
             (axis, op)
             for f, op in equation_factors.reduced.items()
@@ -374,7 +393,7 @@ class Partition:
         result_specs: Sequence[Spec] | None = None,
         front: int = 0,
     ) -> tuple[Program, list[Spec]]:
-        """A device's part of the Program of a loop or branch, and its outputs' specs.
+        """Return a device's part of a loop's or branch's Program, and its output specs.
 
         Args:
             program: the Program for all devices.
@@ -391,6 +410,7 @@ class Partition:
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
             emitter = _with_indices(self.mesh, builder, self.within)
+            # Move the indices, which were added last, to position ``front``.
             count = len(inputs)
             all_inputs = builder.inputs
             builder.inputs = [
@@ -406,10 +426,10 @@ class Partition:
             return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
 
     def with_whole_first_axis(self, x: LocalValue) -> LocalValue:
-        """``x`` with its first axis, over which a loop iterates, not cut."""
+        """Return ``x`` with its first axis, over which a loop iterates, not cut."""
         spec = ((), *x.spec[1:])
         return LocalValue(self.move(x, spec), spec)
 
     def index_operands(self) -> list[Atom]:
-        """The device's indices, in the order of the mesh's axes."""
+        """Return the device's indices, in the order of the mesh's axes."""
         return [self.indices[name] for name in self.mesh.axis_names]

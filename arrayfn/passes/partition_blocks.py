@@ -33,7 +33,10 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned:
-    """The Program that each device of ``mesh`` runs, in blocks of ``parts`` members.
+    """Return the Program that each device of ``mesh`` runs, in blocks.
+
+    Each mesh axis that cuts an array is taken for an axis of ``parts`` members. The
+    Program of one member becomes that of a device along one mesh axis after the other.
 
     Raises ArgumentError, with the user's line, for what cannot be cut so: see
     ``_check``.
@@ -41,19 +44,19 @@ def partition_in_blocks(program: Program, mesh: Mesh, parts: int) -> Partitioned
     _check(program, mesh, parts)
     names = [a for a in mesh.axis_names if any(a in s for s in _entries(program))]
     sizes = tuple(parts if a in names else n for a, n in mesh.shape.items())
-    found = partition(program, Mesh(sizes, mesh.axis_names))
-    local = found.program
+    partitioned = partition(program, Mesh(sizes, mesh.axis_names))
+    local = partitioned.program
     inputs = [spec_of_type(v.type) for v in program.inputs]
     outputs = [
         spec.entries(v.type.ndim)
-        for spec, v in zip(found.out_specs, local.outputs, strict=True)
+        for spec, v in zip(partitioned.out_specs, local.outputs, strict=True)
     ]
     for position, name in enumerate(mesh.axis_names):
         if name in names:
             axis = BlockAxis(name, parts, mesh.shape[name])
-            index = len(inputs) + position
+            index = len(inputs) + position  # indices along the mesh axes come last
             local = _device_program(local, axis, inputs, outputs, index)
-    return replace(found, program=local, mesh=mesh)
+    return replace(partitioned, program=local, mesh=mesh)
 
 
 def _entries(program: Program) -> Iterator[tuple[str, ...]]:
@@ -96,7 +99,12 @@ def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
 def _check_cut(
     type: ArrayType, spec: Spec, mesh: Mesh, parts: int, where: SourceLocation | None
 ) -> None:
-    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks."""
+    """Raise ArgumentError unless ``spec`` cuts an array of ``type`` into blocks.
+
+    Each axis must be cut by at most one mesh axis, and ``parts``, the number of blocks,
+    must be a multiple of that mesh axis's extent and divide the array's. ``where`` is
+    the line that the error names.
+    """
     whole = type.plain()
     for axis, entry in enumerate(spec):
         for name in entry:
@@ -129,8 +137,10 @@ def _device_program(
 ) -> Program:
     """Turn the Program of a member along ``axis`` into that of a device.
 
-    Input number ``index`` is the member's index along the axis, and becomes the
-    device's.
+    ``in_specs`` say how the mesh cuts the array inputs, and ``out_specs`` the outputs.
+    An array that ``axis`` cuts becomes larger: a device has the parts of all its
+    blocks. Input number ``index`` is the member's index along the axis. It becomes the
+    device's, from which the indices of the blocks are computed.
     """
     count = axis.blocks
     in_dims = [_dim_of(axis.name, spec) for spec in in_specs]
@@ -147,6 +157,7 @@ def _device_program(
             if dim is not None:
                 values.append(_split(x, dim, count))
             elif k == index:
+                # The indices of the device's blocks: index * count + (0, 1, ...).
                 numbers = views.iota(shape=(count,), axis=0, dtype=dtypes.int32)
                 first = views.broadcast_in_dim(e.mul(x, count), shape=(count,), axes=())
                 values.append(e.add(first, numbers))
@@ -164,22 +175,22 @@ def _device_program(
 
 
 def _dim_of(name: str, spec: Spec) -> int | None:
-    """The axis of an array that the mesh axis ``name`` cuts; None for no axis."""
+    """Return the axis of an array that the mesh axis ``name`` cuts.
+
+    None for no axis.
+    """
     return next((dim for dim, entry in enumerate(spec) if name in entry), None)
 
 
 def _split(x: Atom, dim: int, count: int) -> Atom:
-    """``x`` in ``count`` blocks along ``dim``, stacked along a new first axis."""
+    """Cut ``x`` into ``count`` blocks along ``dim``, stacked along a new first axis."""
     shape = x.type.shape
     split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
     return move_axis(views.reshape(x, shape=split), dim, 0)
 
 
 def _joined(x: Atom, dim: int) -> Atom:
-    """The blocks along axis 0 of ``x``, put together along ``dim``.
-
-    The inverse of ``_split``.
-    """
+    """Put the blocks along axis 0 of ``x`` together along ``dim``: undo ``_split``."""
     count, *shape = x.type.shape
     shape[dim] *= count
     return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))

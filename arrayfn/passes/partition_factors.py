@@ -22,7 +22,10 @@ from arrayfn.primitives.base import Convert, Factors, Marker, Primitive, Scalar
 def factors_of(
     primitive: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
 ) -> Factors | None:
-    """The factors of an equation; None if it needs whole operands."""
+    """Return the factors of an equation; None if it needs whole operands.
+
+    They come from the primitive's own rule, or from the one for elementwise primitives.
+    """
     if not isinstance(primitive.factors, Marker):
         return primitive.factors(*types, **params)
     if isinstance(primitive.kernel, (Scalar, Convert)):
@@ -31,7 +34,7 @@ def factors_of(
 
 
 def axis_of(factor: int, axes: Sequence[int | None]) -> int | None:
-    """The axis of an array that ``factor`` indexes, or None.
+    """Return the axis of an array that ``factor`` indexes, or None.
 
     ``axes`` has the factor of each axis, as in ``Factors.inputs``.
     """
@@ -46,8 +49,11 @@ def mesh_axes_of_factors(
 ) -> dict[int, Entry]:
     """Choose the mesh axes that cut each factor of an equation.
 
-    The specs of its ``operands`` propose them. If they propose one mesh axis for two
-    factors, the one gets it for which fewer bytes are moved.
+    The specs of its ``operands`` propose mesh axes. If they propose one mesh axis for
+    two factors, the factor for which fewer bytes are moved gets it. A proposal is
+    ignored if the parts would not be equal, or if a reduction over the factor is not a
+    sum, maximum or minimum. ``x[i, k] @ y[k, j]`` with ``x`` cut by ``(("a",), ())``
+    gives ``{i: ("a",)}``.
     """
     extents = _extents(operands, equation_factors, mesh)
     costs: dict[tuple[int, Entry], float] = {}
@@ -62,6 +68,7 @@ def mesh_axes_of_factors(
                 costs[factor, entry] = _bytes_moved(
                     equation, operands, equation_factors, factor, entry, count
                 )
+    # Accept proposals from the cheapest on, unless the factor or a mesh axis is taken.
     chosen: dict[int, Entry] = {}
     used_axes: set[str] = set()
     for factor, entry in sorted(costs, key=lambda pair: costs[pair]):
@@ -72,7 +79,7 @@ def mesh_axes_of_factors(
 
 
 def _size(entry: Entry, mesh: Mesh) -> int:
-    """In how many parts the mesh axes ``entry`` cut an axis."""
+    """Return in how many parts the mesh axes ``entry`` together cut an axis."""
     return math.prod(mesh.shape[axis] for axis in entry)
 
 
@@ -99,6 +106,7 @@ def _bytes_moved(
                 total += nbytes if factor in axes else nbytes * (count - 1)
         if factor in axes and x.spec[axes.index(factor)] != entry:
             total += 1  # a copy, of which nothing is sent
+    # An all_reduce sends about twice the bytes of its operand.
     if factor in equation_factors.reduced:
         total += 2 * equation.outputs[0].type.nbytes
     return total
@@ -107,7 +115,7 @@ def _bytes_moved(
 def _extents(
     operands: Sequence[LocalValue], equation_factors: Factors, mesh: Mesh
 ) -> dict[int, list[int]]:
-    """The extents of the operands' axes that each factor indexes."""
+    """Return the extents of the operands' axes that each factor indexes."""
     extents: dict[int, list[int]] = {}
     for x, axes in zip(operands, equation_factors.inputs, strict=True):
         shape = whole_type(x, mesh).shape

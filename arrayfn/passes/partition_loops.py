@@ -2,7 +2,7 @@
 
 A carry keeps its spec from iteration to iteration: the spec that the body returns, if
 the body then keeps it, else that of the initial value, to which the body moves its
-result. What has a side effect, such as a print, takes place on the first device alone.
+result. What has a side effect, such as a print, takes place on the first device only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 def _stable_specs(
     start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
 ) -> list[Spec]:
-    """Specs for a loop's carry that the body returns unchanged.
+    """Return specs for a loop's carry: what the body returns if it is stable.
 
-    ``start`` are those of the initial value; ``run`` returns the body's result specs
-    for given specs of the carry.
+    ``start`` are the specs of the initial value. ``run`` returns the specs of the
+    carry after the body, given those before it. If the body keeps the specs that it
+    returns for ``start``, these are used, else ``start``.
     """
     specs = list(start)
     result_specs = list(run(specs))
@@ -46,17 +47,23 @@ def _stable_specs(
 def _scan(
     emitter: Partition, equation: Equation, operands: list[LocalValue]
 ) -> list[LocalValue]:
-    """Emit a device's part of a scan."""
+    """Emit a device's part of a scan.
+
+    The axis that the scan iterates over is not cut. The device's indices become the
+    last constants of the body.
+    """
     params = equation.params
     body, consts, carry = params["program"], params["consts"], params["carry"]
     fixed, state = operands[:consts], operands[consts : consts + carry]
     xs = [emitter.with_whole_first_axis(x) for x in operands[consts + carry :]]
     fixed_specs = [x.spec for x in fixed]
-    slices = [x.spec[1:] for x in xs]
+    slices = [x.spec[1:] for x in xs]  # specs of one slice, without the first axis
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
+        """Return the specs of the body's results, given those of its carry."""
         return emitter.local_program(body, [*fixed_specs, *specs, *slices])[1]
 
+    # The specs of the carry, and those of the results that are stacked.
     kept = _stable_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
     body_part, _ = emitter.local_program(
@@ -79,7 +86,10 @@ def _scan(
 def _while(
     emitter: Partition, equation: Equation, operands: list[LocalValue]
 ) -> list[LocalValue]:
-    """Emit a device's part of a while_loop."""
+    """Emit a device's part of a while_loop.
+
+    The device's indices become the last constants of the condition and of the body.
+    """
     params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
@@ -90,6 +100,7 @@ def _while(
     )
     body_specs = [x.spec for x in for_body]
     body, condition = params["body_program"], params["cond_program"]
+    # The specs of the carry. The condition's result is whole on every device.
     kept = _stable_specs(
         [x.spec for x in state],
         lambda specs: emitter.local_program(body, [*body_specs, *specs])[1],
@@ -122,7 +133,10 @@ def _while(
 def _cond(
     emitter: Partition, equation: Equation, operands: list[LocalValue]
 ) -> list[LocalValue]:
-    """Emit a device's part of a branch."""
+    """Emit a device's part of a ``cond``.
+
+    All branches move their results to the specs that those of the first one have.
+    """
     branches: tuple[Program, ...] = equation.params["branches"]
     index, *arguments = operands
     specs = [x.spec for x in arguments]
@@ -142,7 +156,8 @@ def emit_shard_map(
 ) -> list[LocalValue]:
     """Emit the body of a shard_map, on parts cut by its specs.
 
-    It may have shard_maps inside.
+    If the body has shard_maps, a Partition of its own emits it, for which these parts
+    are whole values.
     """
     body: Program = without_variance(params["body"])
     parts = [
@@ -167,7 +182,7 @@ def emit_shard_map(
 def emit_on_first_device(
     emitter: Partition, equation: Equation, operands: list[LocalValue]
 ) -> list[LocalValue]:
-    """Emit ``equation``, which has a side effect, for the first device alone.
+    """Emit ``equation``, which has a side effect, on the first device only.
 
     It takes whole operands. The other devices get the results from the first one.
     """
@@ -186,6 +201,7 @@ def emit_on_first_device(
                     else [views.zeros(type) for type in results]
                 )
             )
+    # The first device has the index 0 along each axis: branch 0 if the sum is 0.
     first, *rest = emitter.index_operands()
     branch = e.minimum(functools.reduce(e.add, rest, first), 1)
     outputs = as_list(cond(branch, *parts, branches=tuple(branches)))
@@ -193,7 +209,7 @@ def emit_on_first_device(
 
 
 def _from_first_device(emitter: Partition, x: Atom) -> Atom:
-    """Broadcast the first device's ``x`` to all devices."""
+    """Broadcast the first device's ``x`` to all devices, along one axis at a time."""
     shape = x.type.shape
     for name in emitter.mesh.axis_names:
         every = all_gather(x, axis_name=name, members=emitter.sizes[name])

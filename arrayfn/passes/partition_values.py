@@ -17,8 +17,9 @@ from arrayfn.primitives.base import primitive_of
 class LocalValue:
     """A device's part of a value, with the spec that cuts the whole value.
 
-    The value is still to be summed over the mesh axes ``pending``. Views are emitted
-    before the sum; where the value is cut, the sum becomes a ``reduce_scatter``.
+    The parts are still to be summed over the mesh axes ``pending``. The sum waits
+    because views can be emitted before it, and because it becomes a ``reduce_scatter``
+    where the sum is cut.
     """
 
     part: Atom
@@ -33,7 +34,7 @@ class LocalValue:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective: its axis, the bytes a device sends, and the user's line."""
+    """A collective: its name, mesh axis, bytes of its operand, and the user's line."""
 
     name: str
     axis_name: str
@@ -42,7 +43,7 @@ class Transfer:
 
 
 def _transfers(program: Program) -> Iterator[Transfer]:
-    """The collectives of ``program`` and of the Programs inside it, in order."""
+    """Yield the collectives of ``program`` and of the Programs inside it, in order."""
     for equation in program.equations:
         primitive = primitive_of(equation)
         if primitive.is_collective:
@@ -67,25 +68,25 @@ class Partitioned:
     not_cut: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
-        """The collectives of a device's Program, in order."""
+        """Return the collectives of a device's Program, in order."""
         return list(_transfers(self.program))
 
 
 def spec_of_type(type: ArrayType) -> Spec:
-    """The spec of an array of this type; without a sharding it is whole."""
+    """Return the spec of an array of this type; without a sharding no axis is cut."""
     if type.sharding is None:
         return ((),) * type.ndim
     return type.sharding.spec.entries(type.ndim)
 
 
 def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
-    """The type of a device's part of an array of ``type`` that ``spec`` cuts."""
+    """Return the type of a device's part of an array of ``type`` that ``spec`` cuts."""
     shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
     return ArrayType(shape, type.dtype, weak=type.weak)
 
 
 def whole_type(x: LocalValue, mesh: Mesh) -> ArrayType:
-    """The type of the whole array that ``x`` is a part of."""
+    """Return the type of the whole array that ``x`` is a part of."""
     shape = tuple(
         n * math.prod(mesh.shape[axis] for axis in entry)
         for n, entry in zip(x.part.type.shape, x.spec, strict=True)

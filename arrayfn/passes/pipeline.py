@@ -39,17 +39,19 @@ def pipeline(
     cuts_transforms: bool = True,
     layout_rules: LayoutRules = DEFAULT_RULES,
 ) -> tuple[Pass, ...]:
-    """The passes for a target, in order.
+    """Return the passes for a target, in the order in which they run.
 
     Args:
         products: the dtypes of matrices that the target's library multiplies.
-        keep: which calls the target computes itself, so they are not inlined.
+        keep: whether the target computes an equation itself; such an equation is
+            neither inlined nor expanded.
         arrange: a pass of the target that runs before primitives are expanded.
         max_summed: loops compute products of at most so many multiplications as sums,
             not by the library; by default only small loops do.
         cuts_transforms: whether long Fourier transforms are cut.
         layout_rules: which layouts the target's kernels and libraries accept.
     """
+    # The loop passes hold this list: they run all of it on the bodies of loops.
     passes: list[Pass] = []
     passes += (
         partial(inline_calls, keep=keep),
@@ -77,7 +79,7 @@ class _LoopPass:
     """A pass on loops, which also runs the pipeline on bodies of loops and branches.
 
     Attributes:
-        func: the pass: of a Program, and of the function that simplifies a body.
+        func: the pass. It takes a Program and a function that simplifies a body.
         body_passes: what bodies go through: the pipeline that this pass is part of,
             without layouts.
     """
@@ -114,7 +116,7 @@ PIPELINE: Final[tuple[Pass, ...]] = pipeline()
 
 
 def name_of(apply: Any) -> str:
-    """The name of the function that a pass runs.
+    """Return the name of the function that a pass runs, without its wrappers.
 
     >>> [name_of(apply) for apply in PIPELINE][-2:]
     ['dce', 'assign_layouts']

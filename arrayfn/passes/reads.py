@@ -18,13 +18,17 @@ from arrayfn.primitives.base import AxisMap, View, primitive_of
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a value is read out of the array ``base``: an AxisMap for each base axis."""
+    """How a value is read out of the array ``base``: an AxisMap for each base axis.
+
+    Element ``w`` of the value is the element of the base whose index along each axis is
+    ``offset + scale * w[axis]``, or ``offset`` if the AxisMap's ``axis`` is None.
+    """
 
     base: Var
     axes: tuple[AxisMap, ...]
 
     def strides(self, base_strides: Sequence[int], ndim: int) -> tuple[int, ...]:
-        """The strides of the value's ``ndim`` axes in its base, in elements."""
+        """Return the strides of the value's ``ndim`` axes in its base, in elements."""
         strides = [0] * ndim
         for axis_map, stride in zip(self.axes, base_strides, strict=True):
             if axis_map.axis is not None:
@@ -32,7 +36,7 @@ class Read:
         return tuple(strides)
 
     def offset(self, base_strides: Sequence[int]) -> int:
-        """The offset of the value's first element in the base, in elements."""
+        """Return the offset of the value's first element in the base, in elements."""
         return sum(
             axis_map.offset * stride
             for axis_map, stride in zip(self.axes, base_strides, strict=True)
@@ -49,18 +53,18 @@ Reads = Mapping[Var, Read]
 
 
 def identity_read(var: Var) -> Read:
-    """The read of ``var`` as itself."""
+    """Return the read of ``var`` as itself."""
     return Read(var, _in_place(var.type.ndim))
 
 
 @functools.cache
 def _in_place(ndim: int) -> tuple[AxisMap, ...]:
-    """The index map of an array of ``ndim`` axes that is read as itself."""
+    """Return the index map of an array of ``ndim`` axes that is read as itself."""
     return tuple(AxisMap(axis) for axis in range(ndim))
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:
-    """The Read of a view's result, given that of its operand.
+    """Return the Read of a view's result, given that of its operand.
 
     ``view`` has an AxisMap for each axis of the operand.
     """
@@ -70,6 +74,7 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
             axes.append(outer)
             continue
         inner = view[outer.axis]
+        # outer.offset + outer.scale * (inner.offset + inner.scale * w[inner.axis])
         axes.append(
             AxisMap(
                 inner.axis,
@@ -81,7 +86,10 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
 
 
 def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
-    """The AxisMaps of ``equation`` if it is an affine view, else None."""
+    """Return the AxisMaps of ``equation`` if it is an affine view, else None.
+
+    A relayout is none, because it copies, nor is a view of a literal.
+    """
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, View) or primitive is views.relayout:
         return None
@@ -91,7 +99,7 @@ def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
 
 
 def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
-    """Add the reads of the outputs of ``equation``, given those of its operands."""
+    """Add the outputs of ``equation`` to ``reads``, which has its operands."""
     view = affine_view(equation)
     if view is None:
         reads.update((v, identity_read(v)) for v in equation.outputs)
@@ -110,7 +118,7 @@ def is_zeros(equation: Equation) -> bool:
 
 
 def resolve_reads(program: Program) -> dict[Var, Read]:
-    """The read of each Var of ``program``."""
+    """Return the read of each Var of ``program``."""
     reads: dict[Var, Read] = {
         v: identity_read(v) for v in (*program.inputs, *program.constants)
     }

@@ -34,11 +34,11 @@ Rule = Callable[[Atoms, Equation, Definitions], Atom | None]
 
 
 def simplify(program: Program) -> Program:
-    """``program`` with every rule applied once, in the order of the equations."""
+    """Simplify the equations of ``program`` in order, each by at most one rule."""
     definitions = Definitions()
 
     def simpler(equation: Equation, operands: list[Atom]) -> Atoms:
-        """Emit ``equation`` or what replaces it; returns its outputs."""
+        """Emit ``equation``, or what the first rule that applies gives instead."""
         operands = _scalars_before_broadcasts(equation, operands, definitions)
         for rule in _rules_of(equation):
             replacement = rule(operands, equation, definitions)
@@ -50,7 +50,7 @@ def simplify(program: Program) -> Program:
 
 
 def _rules_of(equation: Equation) -> Sequence[Rule]:
-    """The rules for an equation: those of its kernel form, then its primitive's."""
+    """Return the rules for an equation: first by kernel form, then by primitive."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, Reduction):
         return _REDUCTION_RULES
@@ -63,7 +63,7 @@ def _rules_of(equation: Equation) -> Sequence[Rule]:
 def _scalars_before_broadcasts(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
-    """The operands of ``equation`` with scalars in place of their broadcasts.
+    """Replace broadcasts of scalars among the operands by the scalars.
 
     ``b = broadcast_in_dim(2.0, ...); z = x * b`` becomes ``z = x * 2.0``: elementwise
     operations take scalars beside arrays. One operand stays an array, which gives the
@@ -77,7 +77,7 @@ def _scalars_before_broadcasts(
 
 
 def _number(atom: Atom, definitions: Definitions) -> Atom:
-    """The scalar whose broadcast ``atom`` is; else ``atom`` itself."""
+    """Return the scalar x if ``atom`` is a broadcast of x, else ``atom`` itself."""
     definition = _made_by(views.broadcast_in_dim, atom, definitions)
     if definition is None or definition.inputs[0].type.shape:
         return atom
@@ -87,19 +87,19 @@ def _number(atom: Atom, definitions: Definitions) -> Atom:
 def _made_by(
     primitive: Primitive, atom: Atom, definitions: Definitions
 ) -> Equation | None:
-    """The definition of ``atom`` if it is an equation of ``primitive``, else None."""
+    """Return the equation that defines ``atom`` if it is of ``primitive``."""
     definition = definitions.of(atom)
     is_wanted = definition is not None and definition.primitive is primitive
     return definition if is_wanted else None
 
 
 def _if_same_type(x: Atom, equation: Equation) -> Atom | None:
-    """``x`` if it can replace the output of ``equation``, else None.
+    """Return ``x`` if it has the type of the output of ``equation``, else None.
 
-    It must have the same type.
+    Layouts may differ.
     """
-    have, want = x.type, equation.outputs[0].type
-    is_same = (have.shape, have.dtype, have.weak) == (want.shape, want.dtype, want.weak)
+    own, out = x.type, equation.outputs[0].type
+    is_same = (own.shape, own.dtype, own.weak) == (out.shape, out.dtype, out.weak)
     return x if is_same else None
 
 
@@ -107,7 +107,10 @@ def _if_same_type(x: Atom, equation: Equation) -> Atom | None:
 
 
 def _fold(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """An operation on literals becomes a literal: 2 * 3 becomes 6."""
+    """An operation on literals becomes a literal: 2 * 3 becomes 6.
+
+    Outputs that have axes or half precision are left as they are.
+    """
     output = eq.outputs[0].type
     literals = [a for a in xs if isinstance(a, Literal)]
     if not xs or len(literals) < len(xs):
@@ -144,7 +147,7 @@ def _before_broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom
 
 
 def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
-    """The operand of a negation ``atom``; None if it is no negation."""
+    """Return the operand of a negation ``atom``; None if it is no negation."""
     definition = _made_by(elementwise.neg, atom, definitions)
     return None if definition is None else definition.inputs[0]
 
@@ -152,7 +155,7 @@ def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
 def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     """x + (-y) becomes x - y; parts of one array are joined; integers drop a 0.
 
-    x + 0 stays for floats: it is 0 for x = -0.
+    For floats, x + 0 stays, because -0 + 0 is 0.
     """
     x, y = xs
     if (opposite := _negated(y, definitions)) is not None:
@@ -198,7 +201,10 @@ def _div(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """Powers of -1, 0, 1, 2, 3 and 4 become products or a reciprocal."""
+    """Powers of -1 to 4 are simplified: x**3 becomes square(x) * x, x**-1 1 / x.
+
+    x**0 becomes 1 only if x is a scalar.
+    """
     x, y = xs
     if not isinstance(y, Literal) or eq.outputs[0].type.weak:
         return None
@@ -228,9 +234,10 @@ def _neg(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _convert(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    """Drops a conversion that changes nothing, alone or after a wider one.
+    """Drop a conversion that changes nothing, and one to a wider dtype and back.
 
-    A select between literals selects in the new dtype.
+    A literal is converted at once, and so are the literals of a select:
+    ``convert(select(c, 1, 0), f32)`` becomes ``select(c, 1.0, 0.0)``.
     """
     (x,) = xs
     if isinstance(x, Literal):
@@ -280,10 +287,10 @@ def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None
 
 
 def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom | None:
-    """``product`` with its operands exchanged, or None.
+    """Emit a transposed ``product`` as a product of the exchanged operands.
 
-    It is what replaces a transpose of the product by ``permutation``, if that exchanges
-    the axes of the two operands.
+    None if ``permutation`` does anything else than exchange the axes that come from the
+    first operand with those from the second.
     """
     x, y = product.inputs
     contract, batch = product.params["contract"], product.params["batch"]
@@ -302,7 +309,7 @@ def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom |
 
 
 def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    """Joins a broadcast of a broadcast; drops one that changes nothing."""
+    """Join a broadcast of a broadcast, and drop one that changes nothing."""
     (x,) = xs
     inner = _made_by(views.broadcast_in_dim, x, definitions)
     if inner is not None:
@@ -317,7 +324,12 @@ def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None
 
 
 def _reshape(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    """Joins a reshape of a reshape, or of a broadcast; drops one without effect."""
+    """Join a reshape with the reshape or broadcast before, or drop one without effect.
+
+    ``reshape(reshape(x))`` becomes ``reshape(x)``. A broadcast that adds axes of extent
+    1, which the reshape removes, is dropped. A reshaped broadcast of a scalar becomes a
+    broadcast.
+    """
     (x,) = xs
     shape = eq.params["shape"]
     if (inner := _made_by(views.reshape, x, definitions)) is not None:
@@ -357,6 +369,8 @@ def _empty_reduction(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     """Axes of extent 1, along which nothing is reduced, are dropped by a reshape.
 
+    A reduction over no axes becomes its operand (see ``_reduced_over_no_axes``).
+
     sum(x, (0, 1)) of f32[1, 5] becomes sum(reshape(x, (5,)), (0,)).
     """
     (x,) = xs
@@ -371,6 +385,7 @@ def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
         return None
     shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
     flat = views.reshape(x, shape=shape)
+    # Each axis moves down by the number of dropped axes before it.
     remaining_axes = tuple(
         axis - sum(u < axis for u in units) for axis in axes if axis not in units
     )
@@ -380,7 +395,10 @@ def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _reduced_over_no_axes(primitive: Primitive, x: Atom) -> Atom:
-    """``x`` reduced over no axes: a sum adds to 0, which turns -0 into 0."""
+    """Return ``x``, which is its reduction over no axes.
+
+    A sum of floats adds 0, as the sum of one element does: it turns -0 into 0.
+    """
     if primitive.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
         return elementwise.add(x, 0)
     return x
@@ -404,7 +422,10 @@ def _scatter(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
 
 
 def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
-    """Drops a barrier around a value that needs no memory, which nothing would keep."""
+    """Drop a barrier around a literal, or around a value computed from literals only.
+
+    Kernels compute such a value where they use it, so a barrier would keep nothing.
+    """
     x = xs[0]
     if isinstance(x, Literal):
         return _if_same_type(x, eq)
@@ -416,7 +437,7 @@ def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
 
 
 def _stop_gradient(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    """Drops it: derivatives have been taken by now."""
+    """stop_gradient(x) becomes x: derivatives are taken before this pass."""
     return _if_same_type(xs[0], eq)
 
 

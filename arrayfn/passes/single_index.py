@@ -33,7 +33,7 @@ def single_index(program: Program) -> Program:
     definitions = Definitions()
 
     def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """The results of a gather or scatter by comparisons; None for others."""
+        """Emit a gather or scatter by comparisons; None leaves ``equation``."""
         result: Atom | None = None
         if equation.primitive.name == "gather":
             result = _gather(operands, equation, definitions)
@@ -47,7 +47,11 @@ def single_index(program: Program) -> Program:
 def _gather(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """A gather of one element per row as a masked maximum; None for others."""
+    """Emit a gather of one element per row as a masked maximum; None for others.
+
+    Only gathers of computed floats are rewritten, and none that clips indices. In the
+    mode "fill", an index outside gives the fill value.
+    """
     x, indices = operands
     axis = _row_axis(x, indices, equation.params)
     if axis is None or equation.params["mode"] == "clip":
@@ -72,7 +76,10 @@ def _gather(
 def _scatter(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """A scatter_add of one element per row into zeros as a select; None for others."""
+    """Emit a scatter_add of one element per row into zeros as a select.
+
+    None for other scatters, and for one that clips indices.
+    """
     x, indices, updates = operands
     axis = _row_axis(x, indices, equation.params)
     target = definitions.of(x)
@@ -81,22 +88,24 @@ def _scatter(
     if not is_zeros(target):
         return None
     mask = _index_mask(x, indices, axis)
-    kept = reductions.kept_axes(x.type.ndim, (axis,))
-    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in kept))
-    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=kept)
+    other_axes = reductions.kept_axes(x.type.ndim, (axis,))
+    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in other_axes))
+    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=other_axes)
     return e.select(mask, spread, conversion.literal(0, x.type.dtype))
 
 
 def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
-    """A mask with the shape of ``x`` that marks the element each row's index selects.
+    """Return a mask, shaped as ``x``, of the element that each row's index selects.
 
-    Rows run along ``axis``.
+    Rows run along ``axis``: ``mask[i, j] = (j == indices[i])`` for ``axis`` 1.
     """
     shape = x.type.shape
-    kept = reductions.kept_axes(len(shape), (axis,))
-    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
+    other_axes = reductions.kept_axes(len(shape), (axis,))
+    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in other_axes))
     count = views.iota(shape=shape, axis=axis, dtype=index.type.dtype)
-    return discrete.eq(count, views.broadcast_in_dim(index, shape=shape, axes=kept))
+    return discrete.eq(
+        count, views.broadcast_in_dim(index, shape=shape, axes=other_axes)
+    )
 
 
 def _widened(indices: Atom) -> Atom:
@@ -106,7 +115,11 @@ def _widened(indices: Atom) -> Atom:
 
 
 def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
-    """The indexed axis, if there is one index for each index of the other axes."""
+    """Return the indexed axis if a gather or scatter has one index per row, else None.
+
+    ``params`` are those of the gather or scatter. Rows run along the indexed axis, and
+    all other axes of ``x`` are batch axes, in the same order as those of ``indices``.
+    """
     if params["window_axes"] or params["collapsed_axes"] != params["indexed_axes"]:
         return None
     if len(params["indexed_axes"]) != 1 or not isinstance(indices, Var):

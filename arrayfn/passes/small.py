@@ -1,4 +1,4 @@
-"""Finds Programs that compute so little that calling a kernel costs more.
+"""Finds Programs that compute so little that calls of kernels would cost more.
 
 A loop with such a body becomes one kernel, with its matrix products written as sums.
 """
@@ -35,8 +35,8 @@ MAX_DEPTH: Final = 32
 def is_small(program: Program, max_elements: int | None = None) -> bool:
     """Whether ``program`` is small enough to be one kernel.
 
-    It computes at most ``max_elements`` (by default ``MAX_ELEMENTS``), without
-    libraries, and has few equations, so that its kernel compiles quickly.
+    A small Program computes at most ``max_elements`` (by default ``MAX_ELEMENTS``),
+    without libraries, and has few equations, so that its kernel compiles quickly.
     """
     work = _work(program)
     if work is None or work > (MAX_ELEMENTS if max_elements is None else max_elements):
@@ -54,13 +54,13 @@ def has_fixed_loop(equation: Equation) -> bool:
 
 
 def equation_count(program: Program) -> int:
-    """The number of equations in ``program`` and in the Programs inside it."""
+    """Return the number of equations in ``program`` and in the Programs inside it."""
     inner = (p for equation in program.equations for p in equation.subprograms())
     return len(program.equations) + sum(map(equation_count, inner))
 
 
 def _work(program: Program) -> int | None:
-    """The number of elements that ``program`` computes; None if libraries do.
+    """Return the number of elements that ``program`` computes; None if libraries do.
 
     Of the branches of a ``cond``, or the Programs of a loop, only the one with most
     elements counts.
@@ -82,7 +82,10 @@ def _work(program: Program) -> int | None:
 
 
 def _elements(equation: Equation) -> int:
-    """The elements and terms of sums that an equation computes; 0 for a view."""
+    """Return how many elements and terms of sums an equation computes; 0 for a view.
+
+    A matrix product of long sums counts as too many, because a library is faster.
+    """
     primitive = primitive_of(equation)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if isinstance(primitive.kernel, Contraction):
@@ -101,7 +104,7 @@ def _elements(equation: Equation) -> int:
 def small_loops(
     program: Program, simplify: Callable[[Program], Program], limit: int | None = None
 ) -> Program:
-    """``program`` with the matrix products of small loops written as sums.
+    """Write the matrix products in small loops of ``program`` as sums.
 
     In the body of such a loop ``y = w @ x`` becomes ``y = sum(w * x, axis=1)``, which
     fuses. ``simplify`` runs the passes on a body that changed. With ``limit``, products
@@ -139,9 +142,9 @@ def has_products(program: Program, limit: int | None = None) -> bool:
 
 
 def with_sums(program: Program, limit: int | None = None) -> Program:
-    """``program`` and the Programs inside it, with matrix products written as sums.
+    """Write the matrix products of ``program``, and of Programs inside it, as sums.
 
-    With ``limit``, only those of up to so many multiplications.
+    With ``limit``, only products of up to so many multiplications.
     """
 
     def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
@@ -158,14 +161,14 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
 
 
 def _depth(equation: Equation) -> int:
-    """How many terms are summed for each element of a matrix product."""
+    """Return how many terms are summed for each element of a matrix product."""
     contracted, _ = equation.params["contract"]
     shape = equation.inputs[0].type.shape
     return math.prod(shape[axis] for axis in contracted)
 
 
 def _multiplications(equation: Equation) -> int:
-    """The number of multiplications of a matrix product."""
+    """Return the number of multiplications of a matrix product."""
     return _depth(equation) * equation.outputs[0].type.size
 
 

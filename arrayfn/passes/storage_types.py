@@ -33,7 +33,7 @@ def storage_as_bytes(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
 ) -> Program:
-    """``program`` with uint8 in place of storage types.
+    """Replace storage types in ``program`` by uint8.
 
     ``products`` and ``keep`` are the pipeline's. Raises DTypeError for a Python
     function, or an operator's kernel, that takes or gives an array of a storage type.
@@ -68,7 +68,11 @@ class _StorageAsBytes:
     keep: Callable[[Equation], bool]
 
     def emit(self, equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
-        """Emit ``equation``; ``operands`` of storage types are bytes already."""
+        """Emit ``equation`` on bytes; ``operands`` of storage types are bytes already.
+
+        Conversions, bitcasts and products have rules of their own. Other primitives
+        move elements, and get bytes instead. An equation without storage types stays.
+        """
         builder = current_builder()
         primitive, params = primitive_of(equation), equation.params
         kinds = [a.type.dtype for a in (*equation.inputs, *equation.outputs)]
@@ -115,31 +119,37 @@ def _has_storage(program: Program) -> bool:
 
 
 def _bytes_dtype(dtype: DType) -> DType:
-    """uint8 for a storage type, else ``dtype``."""
+    """Return uint8 for a storage type, else ``dtype``."""
     return dtypes.uint8 if dtype in dtypes.STORAGE else dtype
 
 
 def _bytes_type(type: ArrayType) -> ArrayType:
-    """``type`` as it is stored."""
+    """Return ``type`` as it is stored."""
     return replace(type, dtype=dtypes.uint8) if type.dtype in dtypes.STORAGE else type
 
 
 def _byte_of(value: Any, dtype: DType) -> Any:
-    """The byte in which ``dtype`` stores a number; the number for other dtypes."""
+    """Return the byte in which a storage type ``dtype`` stores the number ``value``.
+
+    For other dtypes return the number.
+    """
     if dtype not in dtypes.STORAGE:
         return value
     return np.asarray(value).astype(dtype).view(np.uint8).item()
 
 
 def _renamed(atom: Atom, environment: dict[Var, Atom]) -> Atom:
-    """``atom`` in the new Program; a Literal of a storage type becomes its byte."""
+    """Return ``atom`` in the new Program.
+
+    A Literal of a storage type becomes its byte.
+    """
     if isinstance(atom, Literal) and atom.type.dtype in dtypes.STORAGE:
         return Literal(_byte_of(atom.value, atom.type.dtype), dtypes.uint8)
     return rename(atom, environment)
 
 
 def _foreign_error(equation: Equation) -> DTypeError:
-    """The error for a callback or kernel that would get arrays of a storage type."""
+    """Return the error for a callback or kernel on arrays of a storage type."""
     name = equation.params.get("callback") or equation.params.get("name")
     return DTypeError(
         f"{name} is computed by a function that takes no arrays of storage types; pass "
@@ -148,7 +158,7 @@ def _foreign_error(equation: Equation) -> DTypeError:
 
 
 def _converted(x: Atom, source: DType, target: DType) -> Atom:
-    """``x`` as ``target``; arrays of storage types are bytes."""
+    """Convert ``x`` from ``source`` to ``target``; both are bytes if storage types."""
     if source == target:
         return x
     value = x if source not in dtypes.STORAGE else _decoded(x, source)
@@ -166,6 +176,7 @@ def _decoded(x: Atom, source: DType) -> Atom:
     if source == dtypes.uint4:
         return bitcast(discrete.bitwise_and(x, _byte(0xF)), dtype=dtypes.int8)
     if source == dtypes.int4:
+        # Four bits up and four down again: this extends the sign.
         high = bitcast(discrete.shift_left(x, _byte(4)), dtype=dtypes.int8)
         return discrete.shift_right_arithmetic(high, Literal(4, dtypes.int8))
     return _FORMATS[source].decoded(x)
@@ -182,16 +193,16 @@ def _int4_encoded(x: Atom, target: DType) -> Atom:
 
 
 def _byte(value: int) -> Literal:
-    """``value`` as uint8."""
+    """Return ``value`` as uint8."""
     return Literal(value, dtypes.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Float8:
-    """An 8-bit floating-point format: sign, exponent, ``mantissa`` bits.
+    """An 8-bit floating-point format: a sign bit, the exponent, ``mantissa`` bits.
 
-    ``bias`` is the exponent field of 1.0. ``highest`` are the bits that numbers too
-    large become, and ``nan`` those of NaN.
+    ``bias`` is the exponent field of 1.0. ``highest`` is the byte that numbers too
+    large become (without the sign), and ``nan`` the byte of NaN.
     """
 
     mantissa: int
@@ -203,6 +214,9 @@ class _Float8:
         """Convert bytes ``x`` to float16 or float32.
 
         The bits fit into a float16, which has 5 bits of exponent and a bias of 15.
+        float8_e5m2 (bias 15) is the upper byte of a float16. For other formats the
+        exponent and mantissa are moved to their places in a float16, whose value is
+        then scaled by the difference of the biases.
         """
         x = convert(x, dtypes.uint16)
         if self.bias == 15:
@@ -221,12 +235,14 @@ class _Float8:
         raw = bitcast(convert(x, dtypes.float32), dtype=dtypes.uint32)
         sign = discrete.bitwise_and(_shift_right(raw, 24), _u32(0x80))
         raw = discrete.bitwise_and(raw, _u32(0x7FFFFFFF))
-        # Normal numbers: add almost one half of the last bit, and cut.
+        # Normal numbers: add one half of the last bit that stays, less 1 if that bit is
+        # 0 (a tie then rounds down, to even), and cut.
         cut = 23 - self.mantissa
         odd = discrete.bitwise_and(_shift_right(raw, cut), _u32(1))
         rounded = _shift_right(e.add(e.add(raw, odd), _u32((1 << (cut - 1)) - 1)), cut)
         normal = e.sub(rounded, _u32((127 - self.bias) << self.mantissa))
-        # Subnormal ones: the addition of a number whose last bit is theirs rounds them.
+        # Subnormal numbers: add a float32 whose last bit has the value of theirs. The
+        # addition rounds to it, and the sum's lower bits are the result.
         shift = 1 - self.bias - self.mantissa + 23
         unit = Literal(2.0**shift, dtypes.float32)
         total = e.add(bitcast(raw, dtype=dtypes.float32), unit)
@@ -240,22 +256,22 @@ class _Float8:
 
 
 def _u32(value: int) -> Literal:
-    """``value`` as uint32."""
+    """Return ``value`` as uint32."""
     return Literal(value, dtypes.uint32)
 
 
 def _power_of_2(exponent: int) -> Literal:
-    """The bits of a power of two in float32."""
+    """Return the bits of ``2.0**exponent`` in float32: the biased exponent field."""
     return _u32((127 + exponent) << 23)
 
 
 def _shift_right(x: Atom, count: int) -> Atom:
-    """The uint32 numbers ``x >> count``."""
+    """Return the uint32 numbers ``x >> count``."""
     return discrete.shift_right_logical(x, _u32(count))
 
 
 def _u16(value: int) -> Literal:
-    """``value`` as uint16."""
+    """Return ``value`` as uint16."""
     return Literal(value, dtypes.uint16)
 
 
@@ -266,7 +282,12 @@ _FORMATS: Final = {
 
 
 def _product(operands: list[Atom], equation: Equation, products: Products) -> Atom:
-    """A product of bytes, in a dtype that the target multiplies."""
+    """Emit a dot_general of storage types, in a dtype that the target multiplies.
+
+    int4 is multiplied as int8 if the result is an integer. Otherwise operands become
+    bfloat16 if the target multiplies that into the result's dtype, else the compute
+    dtype. ``operands`` are bytes where ``equation`` has storage types.
+    """
     result = equation.outputs[0].type.dtype
     kinds = [a.type.dtype for a in equation.inputs]
     computed = dtypes.compute_dtype(result)
@@ -280,5 +301,5 @@ def _product(operands: list[Atom], equation: Equation, products: Products) -> At
     params = {**equation.params, "preferred_element_type": into}
     if computed == into:
         del params["preferred_element_type"]
-    made = contraction.dot_general(x, y, **params)
-    return convert(made, result) if is_rounded else made
+    product = contraction.dot_general(x, y, **params)
+    return convert(product, result) if is_rounded else product

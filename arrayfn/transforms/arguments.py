@@ -91,11 +91,11 @@ def with_own_arrays(
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
     """Convert arrays of other libraries in ``args`` and ``kwargs``, without copies.
 
-    Returns ``args``, ``kwargs``, their leaves and their structure.
+    Returns ``args``, ``kwargs``, their leaves, and the structure of the pair.
     """
-    given, structure = tree.flatten_arguments((args, kwargs))
-    leaves = [adopted(x) for x in given]
-    if not all(map(operator.is_, leaves, given)):
+    foreign, structure = tree.flatten_arguments((args, kwargs))
+    leaves = [adopted(x) for x in foreign]
+    if not all(map(operator.is_, leaves, foreign)):  # only if a leaf was converted
         args, kwargs = tree.unflatten(structure, leaves)
     return args, kwargs, leaves, structure
 
@@ -143,7 +143,11 @@ _MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")
 
 
 def raise_mismatch(error: TypeError) -> None:
-    """Raise ArgumentError if ``error`` says that a call does not fit a signature."""
+    """Raise ArgumentError if ``error`` says that a call does not fit a signature.
+
+    Only if it comes from a call that arrayfn made: no frame of the traceback is the
+    user's. Otherwise return, so that the caller raises ``error`` itself.
+    """
     if error.__traceback__ is None or not _MISMATCH.match(str(error)):
         return
     frames = traceback.walk_tb(error.__traceback__)
@@ -160,7 +164,7 @@ def is_one(numbers: Any) -> bool:
 
 
 def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
-    """An integer, or several, as a tuple of Python's; empty for None.
+    """Return an integer, or several, as a tuple of Python's; empty for None.
 
     >>> as_numbers(2), as_numbers([0, 1]), as_numbers(None)
     ((2,), (0, 1), ())
@@ -168,8 +172,8 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
     if numbers is None:
         return ()
     try:
-        given = numbers if isinstance(numbers, Iterable) else (numbers,)
-        return tuple(map(operator.index, given))
+        several = numbers if isinstance(numbers, Iterable) else (numbers,)
+        return tuple(map(operator.index, several))
     except TypeError:
         raise ArgumentError(
             f"arguments are named by their positions, integers, not {numbers!r}",
@@ -180,7 +184,7 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
 def positions_of(
     what: str, function: Function, names: str | Iterable[str]
 ) -> tuple[int, ...]:
-    """The positions of ``function``'s parameters ``names``.
+    """Return the positions of ``function``'s parameters ``names``.
 
     Raises ArgumentError if one is not there; ``what`` is the option that names it.
     """
@@ -199,18 +203,18 @@ def positions_of(
 
 
 def short(value: Any) -> str:
-    """The beginning of ``repr(value)``."""
+    """Return the beginning of ``repr(value)``."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def leaf_type(leaf: Any) -> ArrayType:
-    """The type of an argument or result leaf."""
+    """Return the type of an argument or result leaf."""
     return leaf.type if isinstance(leaf, ImmutableArray) else type_of(adopted(leaf))
 
 
 def value_of(leaf: Any) -> Any:
-    """The array of ``leaf``; None if it is a traced value that is not known."""
+    """Return the array of ``leaf``; None if it is a traced value that is not known."""
     if isinstance(leaf, Tracer):
         return leaf.value
     if isinstance(leaf, ShapeDtypeStruct):
@@ -220,18 +224,21 @@ def value_of(leaf: Any) -> Any:
 
 
 def own_name(function: Function) -> str:
-    """The name that ``function`` was defined with, or that of its class."""
+    """Return the name that ``function`` was defined with, or that of its class."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def name_of(function: Function) -> str:
-    """The name of ``function`` in Programs: an identifier."""
+    """Return the name of ``function`` in Programs: an identifier."""
     name = own_name(function)
     return name if name.isidentifier() else "function"
 
 
 def shown_name(function: Function) -> str:
-    """The name of ``function`` in messages; that of a lambda has its first line."""
+    """Return the name of ``function`` in messages.
+
+    That of a lambda has its first line.
+    """
     name = own_name(function)
     return name if name.isidentifier() else described(function)
 
@@ -258,14 +265,14 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
         isinstance(value, complex) and wanted.dtype not in dtypes.COMPLEX
     ):
         value = np.asarray(value, wanted.dtype)
-    have = leaf_type(value)
-    if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
+    actual = leaf_type(value)
+    if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
         raise ShapeError(
-            f"{word} {position} is {have}, but the value that it belongs to is "
+            f"{word} {position} is {actual}, but the value that it belongs to is "
             f"{wanted}",
             user_location(),
         )
-    extra = sorted(have.varying - wanted.varying)
+    extra = sorted(actual.varying - wanted.varying)
     if extra:
         raise ArgumentError(
             f"{word} {position} varies along the mesh axis {extra[0]!r}, but the "
@@ -279,9 +286,10 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
 def hints(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """The user's name for each leaf: ``x``, ``params_w`` for ``params["w"]``.
+    """Return a name for each leaf: ``x``, or ``params_w`` for ``params["w"]``.
 
-    The leaves are those of the pair (``args``, ``kwargs``).
+    The leaves are those of the pair (``args``, ``kwargs``). A name is empty if there is
+    none that is a short identifier.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -289,16 +297,20 @@ def hints(
         parameters = []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in parameters if p.kind in kinds]
-    found: list[str] = []
+    hints: list[str] = []
     for position, argument in enumerate(args):
         stem = names[position] if position < len(names) else ""
-        found += [_identifier(stem, path) for path in tree.paths(argument)]
+        hints += [_identifier(stem, path) for path in tree.paths(argument)]
     for key in sorted(kwargs):
-        found += [_identifier(key, path) for path in tree.paths(kwargs[key])]
-    return found
+        hints += [_identifier(key, path) for path in tree.paths(kwargs[key])]
+    return hints
 
 
 def _identifier(stem: str, path: str) -> str:
+    """Join ``stem`` and a ``path`` such as ``["w"]`` into an identifier.
+
+    Empty if that is impossible, if it is longer than 24, or if ``stem`` is empty.
+    """
     name = re.sub(r"\W+", "_", stem + path).strip("_") if stem else ""
     return name if name.isidentifier() and len(name) <= 24 else ""
 
@@ -310,7 +322,7 @@ def leaf_names(arguments: Any) -> Callable[[int], str]:
     """
 
     def name(position: int) -> str:
-        """The name of a leaf, such as "argument 2['w']"."""
+        """Return the name of a leaf, such as "argument 2['w']"."""
         # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
         first, _, rest = path[len("[0][") :].partition("]")

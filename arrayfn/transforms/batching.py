@@ -32,8 +32,10 @@ def batch(
 ) -> Program:
     """Map ``program`` along axes ``in_dims`` of its inputs, of extent ``size``.
 
-    Outputs are mapped along ``out_dims``; those that do not vary are repeated. An
-    output whose dim is None must not vary. Collectives over ``axis_name`` combine the
+    Outputs are mapped along ``out_dims``; those that do not vary are repeated. A dim of
+    None means not mapped: such an output must not vary. ``f(x: [3], y: [3]) -> x + y``
+    with ``size=2``, ``in_dims=(0, None)`` and ``out_dims=(0,)`` becomes
+    ``f(x: [2, 3], y: [3]) -> [2, 3]``. Collectives over ``axis_name`` combine the
     members of this axis. Where a constraint cuts a value over a mesh, the mapped axis
     lies along ``mesh_axes``.
     """
@@ -88,7 +90,7 @@ def batch_varying(
 
 
 def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
-    """``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
+    """Return ``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
     if dim is None:
         return type
     shape = (*type.shape[:dim], size, *type.shape[dim:])
@@ -98,7 +100,8 @@ def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
 def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
     """Move the mapped axis of ``x`` from ``dim`` to ``wanted``.
 
-    If ``x`` is not mapped, it is repeated ``size`` times.
+    If ``x`` is not mapped, it is repeated ``size`` times. It stays if ``wanted`` is
+    None.
     """
     if wanted is None:
         return x
@@ -112,7 +115,11 @@ def _emit_batched(
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
 ) -> tuple[list[Atom], list[Dim]]:
-    """Emit ``program`` mapped along ``dims``; return its outputs and their dims."""
+    """Emit ``program`` mapped along ``dims``; return its outputs and their dims.
+
+    ``dims`` has the mapped axis of each of ``inputs``, or None. An equation without a
+    mapped operand is emitted as it is, unless it is a collective over the mapped axis.
+    """
     values = builder.bind_inputs(program, inputs)
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:
@@ -186,4 +193,5 @@ def _hides(equation: Equation, name: str | None) -> bool:
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:
+    """Return the mapped axis of ``atom``, or None."""
     return mapped.get(atom) if isinstance(atom, Var) else None

@@ -11,9 +11,14 @@ from arrayfn.primitives.base import needed
 
 
 def dce(program: Program) -> Program:
-    """Remove equations that the outputs of ``program`` do not need. Inputs stay."""
-    kept = needed(program.equations, program.outputs)
-    live = {a for equation in kept for a in equation.inputs} | {*program.outputs}
+    """Remove equations and constants that the outputs of ``program`` do not need.
+
+    Inputs stay, and so do equations with effects.
+    """
+    needed_equations = needed(program.equations, program.outputs)
+    live = {a for equation in needed_equations for a in equation.inputs} | {
+        *program.outputs
+    }
     constants = [
         (var, value)
         for var, value in zip(program.constants, program.constant_values, strict=True)
@@ -22,7 +27,7 @@ def dce(program: Program) -> Program:
     return Program(
         program.name,
         program.inputs,
-        tuple(kept),
+        tuple(needed_equations),
         program.outputs,
         tuple(var for var, _ in constants),
         tuple(value for _, value in constants),

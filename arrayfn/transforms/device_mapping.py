@@ -56,7 +56,7 @@ def smap(
         )
 
     def spec(axis: Any) -> PartitionSpec:
-        """The PartitionSpec that cuts ``axis`` along the mesh axis."""
+        """Return the PartitionSpec that cuts ``axis`` along the mesh axis."""
         if axis is None:
             return PartitionSpec()
         if isinstance(axis, bool) or not is_one(axis) or axis < 0:
@@ -67,6 +67,7 @@ def smap(
         return _along(axis, axis_name)
 
     def is_none(axis: Any) -> bool:
+        """Whether ``axis`` is None, which pytrees would take for an empty tree."""
         return axis is None
 
     return shard_map(
@@ -88,10 +89,9 @@ def pmap(
 
     ``pmap`` is ``vmap`` over devices. The mapped extent is the number of devices that
     are used. ``in_axes`` has, for each positional argument, the mapped axis, or None if
-    all devices get the same value. Keyword arguments are mapped along axis
-    0. ``out_axes`` is the mapped axis of the results. Collectives work along
-    ``axis_name`` (by default ``"devices"``). Derivatives are not summed over the
-    devices.
+    all devices get the same value. Keyword arguments are mapped along axis 0.
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``). Derivatives are not summed over the devices.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
@@ -108,7 +108,10 @@ def pmap(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Call the function on each device, by ``shard_map``."""
+        """Run the function on the devices, by ``shard_map`` over a mesh of one axis.
+
+        Keyword arguments become positional ones, with the mapped axis 0.
+        """
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -116,6 +119,7 @@ def pmap(
                 f"{shown_name(fun)} was called with {plural(len(args), 'argument')}",
                 user_location(),
             )
+        # Keyword arguments are passed by position from here on.
         count, names = len(args), list(kwargs)
         args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {
@@ -132,10 +136,14 @@ def pmap(
             )
 
         def spec(axis: int | None) -> PartitionSpec:
+            """Return the PartitionSpec that cuts ``axis`` over the devices."""
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
-            """The function of one member's parts, whose mapped axes have extent 1."""
+            """Call ``fun`` on one member's parts, whose mapped axes have extent 1.
+
+            These axes are removed from arguments, and ``out_axes`` is added to results.
+            """
             own = [
                 part
                 if axis is None
@@ -158,11 +166,12 @@ def pmap(
 
 
 def _along(axis: int, name: str) -> PartitionSpec:
+    """Return the PartitionSpec that cuts axis ``axis`` along the mesh axis ``name``."""
     return PartitionSpec(*[None] * axis, name)
 
 
 def _expanded(y: Any, axis: int) -> Any:
-    """``y`` with a new axis of extent 1."""
+    """Insert an axis of extent 1 into ``y``, an array or a number, at ``axis``."""
     shape = leaf_type(y).shape
     wider = (*shape[:axis], 1, *shape[axis:])
     return y.reshape(wider) if hasattr(y, "reshape") else np.full(wider, y)

@@ -78,6 +78,7 @@ def jvp(
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(tangent_leaves, wrt, strict=True) if wanted]
     results = apply_program(program, [*leaves, *captured, *directions], once=True)
+    # The results are the outputs, then their tangents, those of aux included.
     outputs = len(traced.program.outputs)
     values, derivatives = results[:outputs], results[outputs:]
     if not has_aux:
@@ -149,7 +150,12 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
 
 class _Linearized:
-    """A function linearized at ``primals``: its value, and a linear Program."""
+    """A function linearized at ``primals``: its value, and a linear Program.
+
+    ``linear`` takes the ``residuals`` and the tangents of the leaves marked in ``wrt``.
+    It returns the tangents of the value. ``split`` is the whole linearization, and
+    ``outputs`` are the leaves of the value and of aux.
+    """
 
     def __init__(
         self, function: Function, primals: tuple[Any, ...], has_aux: bool
@@ -166,12 +172,13 @@ class _Linearized:
             traced.program, self.wrt + [False] * len(captured)
         )
         results = apply_program(self.split.known, [*leaves, *captured], once=True)
+        # The results are the outputs (the value, then aux), then the residuals.
         outputs = len(traced.program.outputs)
         self.outputs, self.residuals = results[:outputs], results[outputs:]
         self.linear = _first_outputs(self.split.linear, self.value_tree.num_leaves)
 
     def with_value(self, linear_map: Function) -> tuple[Any, ...]:
-        """The value and ``linear_map``, with aux if the function returns that."""
+        """Return (value, linear_map), or (value, linear_map, aux) with ``has_aux``."""
         own = self.value_tree.num_leaves
         value = tree.unflatten(self.value_tree, self.outputs[:own])
         if self.aux_tree is None:
@@ -180,7 +187,11 @@ class _Linearized:
 
 
 class _PushForward:
-    """A linearized function, called with its residuals and tangents."""
+    """A linearized function: a callable of residuals and tangents.
+
+    ``types`` and ``structure`` are those of the arguments, and ``wrt`` says which
+    leaves have a tangent in the Program ``linear``.
+    """
 
     def __init__(self, at: _Linearized) -> None:
         self.linear, self.value_tree = at.linear, at.value_tree
@@ -197,7 +208,11 @@ class _PushForward:
 
 
 class _PullBack:
-    """The transpose of a linearized function, called with residuals and cotangents."""
+    """The transpose of a linearized function: a callable of residuals and cotangents.
+
+    ``backward`` is the transposed Program, and ``cotangents`` are the structure and the
+    types of the value. ``wrt`` says which arguments' leaves have a cotangent in it.
+    """
 
     def __init__(self, at: _Linearized) -> None:
         self.backward = transpose(at.linear, at.split.residuals)
@@ -220,7 +235,7 @@ class _PullBack:
 
 
 def linear_transpose(fun: Function, *primals: Any) -> Function:
-    """The transpose of the linear function ``fun``, from its result to its arguments.
+    """Transpose the linear function ``fun``: from its result to its arguments.
 
     Only the structures, shapes and dtypes of ``primals`` matter. Their leaves may be
     ``ShapeDtypeStruct``, or any objects with a shape and a dtype. The transpose takes a
@@ -276,7 +291,7 @@ class _Transposed:
 
 
 def _first_outputs(program: Program, count: int) -> Program:
-    """``program`` with only its first ``count`` outputs, and what they need."""
+    """Return ``program`` with only its first ``count`` outputs, and what they need."""
     if count == len(program.outputs):
         return program
     return dce(replace(program, outputs=program.outputs[:count]))
@@ -285,16 +300,17 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """Flatten ``value``, and check its structure and its leaves' ``types``.
+    """Flatten ``value``, after a check of its structure and its leaves' ``types``.
 
-    ``word`` says what they are, for the message, as "vjp: cotangent".
+    A list stands for a tuple, too. ``word`` is what a leaf is called in messages, such
+    as "vjp: cotangent".
     """
     if isinstance(value, list) and structure.type is tuple:
         value = tuple(value)
-    leaves, have = tree.flatten(value)
-    if have != structure:
+    leaves, own_structure = tree.flatten(value)
+    if own_structure != structure:
         raise ArgumentError(
-            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{word}s have the structure {tree.text_of(own_structure)}, not "
             f"{tree.text_of(structure)}, that of the values they belong to",
             user_location(),
         )

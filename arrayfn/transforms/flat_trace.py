@@ -60,18 +60,27 @@ def trace_function(
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
-    ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
-    has the named axes that the function is mapped along, with their extents; for each,
-    the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs; with ``whole`` they become constants of the Program inside
-    another trace, too, unless they depend on it. ``checks`` are those of ``jit``.
-    Without ``with_values`` the inputs have no values, but operations on captured arrays
-    alone are computed at once; if ``abstract``, those are staged, too. The ``axes`` may
-    be those of a ``mesh``; ``varying`` says whether types have the axes of it along
-    which a value varies. ``platform`` is the backend that the Program is
-    compiled for. ``types_only`` says that the Program is never run, so that the
-    function may use a ``ShapeDtypeStruct`` for an array. ``fixed`` says which leaves do
-    not depend on anything that a derivative is taken by.
+    Args:
+        function: the function of pytrees.
+        args, kwargs: its arguments.
+        types: the types of the inputs, if they are not those of the leaves; for
+            example, without a mapped axis.
+        abstract: whether operations that use only captured arrays are staged, too.
+            Otherwise they are computed at once.
+        with_values: whether the function sees the values of the leaves.
+        axes: the named axes that the function is mapped along, with their extents. For
+            each, the Program has one more input, the member's index.
+        constants: whether captured values may be constants. If not, all are inputs.
+        checks: the kinds of checks that ``jit`` was asked for.
+        whole: whether captured values are constants inside another trace, too, unless
+            they depend on it.
+        mesh: the mesh whose axes ``axes`` are, if they are a mesh's.
+        varying: whether types say along which axes of the mesh a value varies.
+        platform: the backend that the Program is compiled for.
+        types_only: whether the Program is never run, so that the function may use a
+            ``ShapeDtypeStruct`` for an array.
+        fixed: for each leaf, whether it depends on nothing that a derivative is taken
+            by.
     """
     check_function("tracing", function)
     args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
@@ -79,7 +88,10 @@ def trace_function(
     out_tree: list[tree.TreeDef] = []
 
     def flat(*tracers: Tracer) -> list[Any]:
-        """Call the function on its pytrees; returns the leaves of its result."""
+        """Call the function on pytrees of ``tracers``; return its result's leaves.
+
+        Puts the result's structure into ``out_tree``.
+        """
         inner_args, inner_kwargs = tree.unflatten(structure, tracers)
         try:
             result = function(*inner_args, **inner_kwargs)

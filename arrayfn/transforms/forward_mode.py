@@ -24,10 +24,11 @@ Emit = Callable[[Equation, dict[Var, Atom]], None]
 
 
 def jvp(program: Program, wrt: Sequence[bool]) -> Program:
-    """The Program of outputs and tangents, from inputs and tangents of ``wrt``.
+    """Differentiate ``program`` in forward mode: return a Program with tangents.
 
-    It takes the inputs, then tangents of the inputs in ``wrt``; it returns the outputs,
-    then their tangents. The tangent of an output that does not vary is zero.
+    It takes the inputs, then tangents of the inputs marked in ``wrt``. It returns the
+    outputs, then their tangents. An output that depends on no such input has zeros.
+    ``f(x) -> sin(x)`` becomes ``jvp_f(x, dx) -> (sin(x), cos(x) * dx)``.
     """
     return jvp_varying(program, wrt, [True] * len(program.outputs))[0]
 
@@ -35,13 +36,16 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
 def jvp_varying(
     program: Program, wrt: Sequence[bool], dense: Sequence[bool]
 ) -> tuple[Program, list[bool]]:
-    """``jvp`` without tangents of outputs that do not vary; also returns which vary.
+    """Do what ``jvp`` does, without tangents of outputs that do not vary.
+
+    Also return which outputs have a tangent.
 
     Outputs marked in ``dense`` always have a tangent, zeros if they do not vary.
     """
     builder = ProgramBuilder(f"jvp_{program.name}")
     with builder:
-        # The values come from the Equation objects of ``program`` itself.
+        # ``take`` puts the Equation objects of ``program`` into the new Program, so its
+        # Vars stay the same.
         primals = program.inputs
         builder.inputs += primals
         tangents = [
@@ -66,9 +70,11 @@ def push_forward(
     tangents: Sequence[Atom | None],
     emit: Emit | None = None,
 ) -> tuple[list[Atom], list[Atom | None]]:
-    """Emit ``program`` at ``primals`` and its tangents; None is a zero tangent.
+    """Emit ``program`` and its tangents; return the outputs and their tangents.
 
-    Equations for values are emitted by ``emit``: the builder's ``replay``, or ``take``.
+    ``primals`` are the inputs' new values and ``tangents`` their tangents. A tangent of
+    None is zero. ``emit`` emits an equation that computes values: the builder's
+    ``replay`` (by default) or ``take``.
     """
     emit = emit or builder.replay
     values = builder.bind_inputs(program, primals)
@@ -149,4 +155,5 @@ def _apply_rule(
 
 
 def _tangent(atom: Atom, varies: dict[Var, Atom]) -> Atom | None:
+    """Return the tangent of ``atom`` from ``varies``; None (zero) if it has none."""
     return varies.get(atom) if isinstance(atom, Var) else None

@@ -72,7 +72,7 @@ def value_and_grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function that computes the value and the gradient of ``fun``.
+    """Return a function that computes the value and the gradient of ``fun``.
 
     The gradient is with respect to the arguments ``argnums``. ``fun`` returns a real
     scalar, or with ``has_aux`` a pair of a real scalar and any other value. The result
@@ -101,6 +101,7 @@ def value_and_grad(
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
         leaves = tree.leaves((args, kwargs))
+        # Leaves that neither this derivative nor an enclosing one is taken by.
         fixed = [not (w or may_vary(x)) for w, x in zip(wrt, leaves, strict=True)]
         traced = trace_function(of_arrays, args, kwargs, fixed=fixed)
         program, out_tree = traced.program, traced.out_tree
@@ -111,6 +112,7 @@ def value_and_grad(
         wrt += [False] * len(traced.trace.captured)
         operands = [*leaves, *traced.trace.captured]
         results = apply_program(grad_program(program, wrt), operands, once=True)
+        # The results are the outputs (the value, then aux), then the gradients.
         outputs = len(program.outputs)
         value, aux, gradients = results[0], results[1:outputs], results[outputs:]
         ordered = _in_order_of(chosen, args, gradients)
@@ -163,7 +165,7 @@ def grad(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """A function that computes the gradient of ``fun``, which returns a real scalar.
+    """Return a function that computes the gradient of ``fun``, a real scalar function.
 
     With ``has_aux`` the result is ``(gradient, aux)``. ``holomorphic`` and
     ``allow_int`` are as in ``value_and_grad``.
@@ -208,12 +210,15 @@ def with_others_inside(
         return function, args, kwargs
 
     def hidden(leaf: Any) -> Any:
+        """Wrap a leaf that is not traced."""
         return leaf if _is_traced(leaf) else _Other(leaf)
 
     def shown(leaf: Any) -> Any:
+        """Unwrap a leaf that ``hidden`` wrapped."""
         return leaf.value if isinstance(leaf, _Other) else leaf
 
     def is_other(node: Any) -> bool:
+        """Whether ``node`` is a wrapped leaf."""
         return isinstance(node, _Other)
 
     @functools.wraps(function)
@@ -222,18 +227,24 @@ def with_others_inside(
         args, named = tree.map(shown, (args, named), is_leaf=is_other)
         return function(*args, **named)
 
-    kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
-    return of_arrays, tuple(kept), tree.map(hidden, kwargs)
+    wrapped_args = [
+        x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)
+    ]
+    return of_arrays, tuple(wrapped_args), tree.map(hidden, kwargs)
 
 
 def _is_traced(leaf: Any) -> bool:
+    """Whether ``leaf`` is traced: an array or number, but no Python bool or integer."""
     return is_array(leaf) and not isinstance(leaf, int)
 
 
 def chosen_arguments(
     function: Function, argnums: Argnums, count: int
 ) -> tuple[int, ...]:
-    """The positions that ``argnums`` selects of ``count`` arguments, not negative."""
+    """Return the positions, not negative, that ``argnums`` selects of ``count``.
+
+    Raises ArgumentError if there are none, or if one is out of bounds.
+    """
     named = as_numbers(argnums)
     if not named:
         raise ArgumentError(
@@ -275,9 +286,9 @@ def check_inexact(
 
 
 def varying(argument: Any) -> list[bool]:
-    """Whether each leaf of ``argument`` is differentiated by.
+    """Return for each leaf of ``argument`` whether a derivative by it is taken.
 
-    Leaves that are positions of ``tree.Indexed`` are not.
+    Integers that are positions of ``tree.Indexed`` have none.
     """
     pairs = zip(tree.leaves(argument), tree.positions_in(argument), strict=True)
     return [
@@ -301,7 +312,10 @@ def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
 def pair_with_aux(
     function: Function, out_tree: tree.TreeDef
 ) -> tuple[tree.TreeDef, tree.TreeDef]:
-    """The structures of the value and of ``aux``, which ``function`` returns."""
+    """Split the structure of a pair (value, aux), which ``function`` returns.
+
+    Raises DifferentiationError if it is not a pair.
+    """
     parts = out_tree.children()
     if len(parts) != 2:
         raise DifferentiationError(
@@ -318,10 +332,11 @@ def _differentiated(
     chosen: tuple[int, ...],
     allow_int: bool,
 ) -> tuple[list[bool], tree.TreeDef]:
-    """Which leaves one differentiates by, and the structure of the gradient.
+    """Return which leaves to differentiate by, and the structure of the gradient.
 
-    These are the inexact leaves of the positional arguments in ``chosen``. Raises
-    DifferentiationError for integers among them, unless ``allow_int``.
+    These leaves are the inexact ones of the positional arguments in ``chosen``. Raises
+    DifferentiationError for integers among them, unless ``allow_int`` or they are
+    positions of ``tree.Indexed``.
     """
     wrt: list[bool] = []
     for position, argument in enumerate(args):
@@ -337,9 +352,10 @@ def _differentiated(
 def _in_order_of(
     chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
 ) -> list[Any]:
-    """The gradients, given in the order of ``args``, in the order of ``chosen``.
+    """Bring gradients of leaves from the order of ``args`` into that of ``chosen``.
 
-    These are positions. Zeros stand for the gradient of an integer.
+    ``chosen`` has positions of arguments, perhaps repeated. Zeros stand for the
+    gradient by an integer.
     """
     rest = iter(gradients)
     leaves_of = {
@@ -353,16 +369,20 @@ def _in_order_of(
 
 
 def _is_inexact(leaf: Any) -> bool:
+    """Whether ``leaf`` has a dtype with derivatives."""
     return leaf_type(leaf).dtype in dtypes.DIFFERENTIABLE
 
 
 def _fixed(leaf: Any, varies: bool) -> Any:
-    """What stands for the gradient by an integer: zeros; a position stays."""
+    """Return what stands for the gradient by an integer ``leaf``: zeros.
+
+    Unless it ``varies``, the leaf is a position of ``tree.Indexed``, and is returned.
+    """
     return np.zeros(leaf_type(leaf).shape) if varies else leaf
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
-    """The name of leaf ``number`` of the argument in ``position``, in messages."""
+    """Return the name of leaf ``number`` of an argument, for messages."""
     path = tree.paths(argument)[number]
     return f"{shown_name(function)}: argument {position}{path}"
 

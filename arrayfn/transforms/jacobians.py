@@ -43,7 +43,7 @@ def jacfwd(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the Jacobian by forward mode.
+    """Return a function that computes the Jacobian by forward mode.
 
     The function differentiates with respect to the arguments ``argnums``. One batch
     computes a direction for each of their elements. This is cheaper than ``jacrev`` if
@@ -62,12 +62,16 @@ def jacfwd(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Push the arguments' basis forward, and cut the columns into matrices."""
+        """Push the arguments' basis forward, and cut the columns into matrices.
+
+        A column is the derivative of all outputs along one element of an argument.
+        """
         of_chosen, chosen = _function_of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
             _check_real(fun, chosen)
 
         def along(direction: Any) -> Any:
+            """Return the derivative along ``direction``, and aux if there is any."""
             return jvp(of_chosen, chosen, direction, has_aux)[1:]
 
         types = [leaf_type(x) for x in tree.leaves(chosen)]
@@ -81,7 +85,7 @@ def jacfwd(
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
         def blocks_of_output(column: Any) -> Any:
-            """The derivatives of one output by each argument, from their columns."""
+            """Return the derivatives of one output by each argument."""
             shape = leaf_type(column).shape
             shape = shape if single else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
@@ -106,7 +110,7 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the Jacobian by reverse mode.
+    """Return a function that computes the Jacobian by reverse mode.
 
     It differentiates with respect to the arguments ``argnums``. One batch computes a
     pass for each element of the output. This is cheaper than ``jacfwd`` if there are
@@ -124,7 +128,10 @@ def jacrev(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Pull the basis of the results back, and cut the rows into matrices."""
+        """Pull the basis of the results back, and cut the rows into matrices.
+
+        A row is the derivative of one element of an output by all arguments.
+        """
         of_chosen, chosen = _function_of_chosen(
             fun, args, kwargs, argnums, holomorphic, allow_int
         )
@@ -150,7 +157,7 @@ def jacrev(
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
         def blocks_of_output(number: int) -> Any:
-            """The derivatives of output ``number`` by each argument."""
+            """Return the derivatives of output ``number`` by each argument."""
             placed = [
                 _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
                 for parts, x in zip(split, tree.leaves(chosen), strict=True)
@@ -173,7 +180,7 @@ def hessian(
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[P, Any]:
-    """A function that computes the second derivatives of ``fun``.
+    """Return a function that computes the second derivatives of ``fun``.
 
     For an output of shape s and arguments of shapes t and u, the result has the shape s
     + t + u. It is a tree of trees with the structure of the arguments. Second
@@ -204,6 +211,7 @@ def hessian(
         gradients = jacrev(recorded, range(len(chosen)), has_aux, holomorphic)
 
         def along(direction: Any) -> Any:
+            """Return the Jacobian's derivative along ``direction``, and aux if any."""
             return jvp(gradients, chosen, direction, has_aux)[1:]
 
         leaves, structure = tree.flatten(chosen)
@@ -216,12 +224,14 @@ def hessian(
             derivatives, *aux = along(basis)
 
         def nested(blocks: list[list[Any]]) -> Any:
+            """Return the blocks of one output as a tree of trees like the arguments."""
             inner = [
                 _single_or_all(tree.unflatten(structure, row), argnums)
                 for row in blocks
             ]
             return _single_or_all(tree.unflatten(structure, inner), argnums)
 
+        # ``count`` leaves for each output: the gradients by each argument.
         flat, count = tree.leaves(derivatives), len(types)
         starts = range(0, len(flat), max(1, count))
         of_outputs = [nested(_blocks(flat[k : k + count], types)) for k in starts]
@@ -234,17 +244,18 @@ def hessian(
 
 
 def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
-    """Blocks of second derivatives, by the direction's argument, then the gradient's.
+    """Cut the second derivatives of an output into blocks of two arguments.
 
-    ``rows`` are an output's gradients, one for each argument, along all directions:
-    their axes are the directions, the output's, and those of the argument. The output's
-    come first in a block.
+    ``blocks[a][b]`` is by the arguments a and b, and has the axes of the output, of a
+    and of b. ``rows`` has, for each argument b, the derivative of the gradient by b
+    along all directions: its axes are the directions (the elements of all arguments
+    a), those of the output, and those of b. ``types`` are those of the arguments.
     """
     blocks: list[list[Any]] = [[] for _ in types]
     for row, own in zip(rows, types, strict=True):
         for first, part in enumerate(_split(row, [t.shape for t in types], 0)):
             rank = leaf_type(part).ndim - 1 - own.ndim
-            if rank:
+            if rank:  # (directions, output, b) becomes (output, directions, b)
                 after = range(rank + 1, rank + 1 + own.ndim)
                 order = (*range(1, rank + 1), 0, *after)
                 part = apply(views.transpose, part, permutation=order)
@@ -262,7 +273,7 @@ def _function_of_chosen(
     holomorphic: bool,
     allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``function`` as a function of the arguments to differentiate by, and these.
+    """Return a function of the arguments to differentiate by, and these arguments.
 
     ``args`` and ``kwargs`` are all arguments, of which ``argnums`` chooses. Raises
     DifferentiationError for integers, unless ``allow_int``, and for real numbers if
@@ -300,9 +311,10 @@ def _check_real(function: Function, arguments: Sequence[Any]) -> None:
 
 
 def _basis(types: Sequence[ArrayType]) -> list[Any]:
-    """A basis of all inputs together: for each type, unit vectors and zeros.
+    """Return a basis of all inputs together: for each type, unit vectors and zeros.
 
-    They lie along a new axis 0.
+    The vectors lie along a new axis 0. Types with 2 and 1 elements give the arrays
+    ``[[1, 0], [0, 1], [0, 0]]`` and ``[[0], [0], [1]]``.
     """
     total = sum(t.size for t in types)
     rows: list[Any] = []
@@ -320,9 +332,10 @@ def _is_single(types: Sequence[ArrayType]) -> bool:
 
 
 def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
-    """Cut ``x`` along its first or last axis into arrays of ``shapes``.
+    """Cut ``x`` along its first or last axis into parts as large as ``shapes``.
 
-    A part's axes on the cut side are reshaped to its shape.
+    ``axis`` is 0 or -1. Part k has ``prod(shapes[k])`` elements along the axis; the
+    caller reshapes it.
     """
     sizes = [math.prod(shape) for shape in shapes]
     if len(sizes) == 1:
@@ -348,11 +361,12 @@ def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-    """``x`` of another shape; itself if it has it."""
+    """Return ``x`` in another shape, or ``x`` itself if it has that shape."""
     if leaf_type(x).shape == shape:
         return x
     return apply(views.reshape, x, shape=shape)
 
 
 def _single_or_all(chosen: Any, argnums: Argnums) -> Any:
+    """Return the only entry of ``chosen`` if ``argnums`` is an integer, else all."""
     return chosen[0] if is_one(argnums) else chosen

@@ -3,6 +3,9 @@
 known:  inputs -> outputs, residuals
 linear: residuals, tangents -> output tangents
 
+For sin(x), the known Program is ``x -> (sin(x), c)`` with the residual ``c = cos(x)``,
+and the linear one is ``(c, dx) -> c * dx``.
+
 Each equation belongs to one side, except for those that hold Programs: a loop over
 values and tangents becomes a loop over the values, which also returns the residuals of
 each iteration, and a linear loop over the tangents.
@@ -21,7 +24,7 @@ from arrayfn.transforms.forward_mode import jvp
 
 @dataclass(frozen=True)
 class Linearization:
-    """A linearized Program: its known and linear part, and the residual count."""
+    """A linearized Program: its known part, its linear part, the residual count."""
 
     known: Program
     linear: Program
@@ -29,7 +32,10 @@ class Linearization:
 
 
 def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
-    """Split the jvp of ``program`` by whether equations depend on the tangents."""
+    """Split the jvp of ``program`` by whether equations depend on the tangents.
+
+    ``wrt`` says which inputs have a tangent.
+    """
     forward = jvp(program, wrt)
     count = len(program.outputs)
     tangents = len(forward.inputs) - len(program.inputs)
@@ -51,7 +57,9 @@ def split(
     """Split ``program`` by whether equations depend on its ``unknown`` inputs.
 
     Outputs marked in ``linear_outputs`` always count as unknown. ``program`` is linear
-    in the unknown inputs.
+    in the unknown inputs. Returns the known Program, which also returns residuals; the
+    linear Program of residuals and unknown inputs, which returns the unknown outputs;
+    which outputs are unknown; and the number of residuals.
     """
     varying = {v for v, u in zip(program.inputs, unknown, strict=True) if u}
     known: list[Equation] = []
@@ -63,12 +71,14 @@ def split(
             continue
         primitive = primitive_of(equation)
         if isinstance(primitive.split, OverPrograms):
+            # A loop or call becomes equations on both sides.
             before, after = primitive.split.rule(split, equation, operands_vary)
             known += before
         else:
             after = [equation]
         linear += after
-        varying.update(v for made in after for v in made.outputs)
+        varying.update(v for emitted in after for v in emitted.outputs)
+    # The known Program returns its outputs and what the linear one reads of it.
     is_unknown = [
         is_linear or atom in varying
         for atom, is_linear in zip(program.outputs, linear_outputs, strict=True)
@@ -96,7 +106,10 @@ def split(
 
 
 def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
-    """The equations that make views of literals, which are recomputed, not saved."""
+    """Map Vars that are views of literals to the equations that make them.
+
+    They are recomputed in the linear part, instead of being residuals.
+    """
     free: dict[Var, Equation] = {}
     for equation in known:
         is_view = isinstance(primitive_of(equation).kernel, View)
@@ -113,13 +126,20 @@ def _needed(
     varying: set[Var],
     free: dict[Var, Equation],
 ) -> tuple[tuple[Equation, ...], list[Var]]:
-    """The linear equations that ``outputs`` need, and the residuals they read."""
-    kept = needed(linear, outputs, effects=False)
+    """Return the equations of a linear Program, and the residuals that they read.
+
+    The equations are those of ``linear`` that ``outputs`` need, after those of ``free``
+    that these read. ``varying`` are the Vars that depend on unknown inputs.
+    """
+    needed_equations = needed(linear, outputs, effects=False)
     read: dict[Var, None] = {}
-    for atom in (*(a for equation in kept for a in equation.inputs), *outputs):
+    for atom in (
+        *(a for equation in needed_equations for a in equation.inputs),
+        *outputs,
+    ):
         if isinstance(atom, Var) and atom not in varying:
             read[atom] = None
-    made: dict[Equation, None] = {}
+    recomputed: dict[Equation, None] = {}
 
     def make(var: Var) -> None:
         """Add the equation of ``var`` after those that it depends on."""
@@ -127,10 +147,10 @@ def _needed(
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 make(atom)
-        made[equation] = None
+        recomputed[equation] = None
 
     for var in read:
         if var in free:
             make(var)
     residuals = [var for var in read if var not in free]
-    return (*made, *kept), residuals
+    return (*recomputed, *needed_equations), residuals

@@ -66,7 +66,10 @@ def vmap(
 
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Trace the function of one member, map its Program and run it."""
+        """Trace the function of one member, map its Program and run it.
+
+        Arguments that are no arrays are bound first, by another ``vmap``.
+        """
         name = shown_name(fun)
         leaves, structure = tree.flatten((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs, leaves)
@@ -111,10 +114,11 @@ def vmap(
 def with_fixed_leaves(
     fun: Callable[..., R], structure: tree.TreeDef, fixed: Mapping[int, Any]
 ) -> Callable[..., R]:
-    """``fun`` as a function of the leaves of its arguments that are not ``fixed``.
+    """Return ``fun`` as a function of the leaves of its arguments that are not fixed.
 
     ``structure`` is that of ``(args, kwargs)``. ``fixed`` has the value of each fixed
-    leaf by its position among all leaves. The others are given one after the other.
+    leaf by its position among all leaves. The other leaves are the new function's
+    positional arguments.
     """
 
     @functools.wraps(fun)
@@ -146,11 +150,12 @@ def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
 
 
 def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
-    """Whether each leaf of ``arguments`` is the array of a Key's words.
+    """Return for each leaf of ``arguments`` whether it is the array of a Key's words.
 
-    Its last axis, that of the words, is not an axis of the Key. ``leaves`` has the
-    leaves, or their types.
+    The last axis of such a leaf, that of the words, is not an axis of the Key.
+    ``leaves`` has the leaves, or their types.
     """
+    # Keys store uint32 words: without such a leaf there is no Key.
     if not any(getattr(leaf, "dtype", None) == dtypes.uint32 for leaf in leaves):
         return [False] * len(leaves)
     nodes = tree.leaves(arguments, is_leaf=lambda x: isinstance(x, Key))
@@ -158,7 +163,7 @@ def _are_words(arguments: Any, leaves: Sequence[Any]) -> list[bool]:
 
 
 def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
-    """The mapped axis of each output of ``traced``, not negative, or None.
+    """Return the mapped axis of each output of ``traced``, not negative, or None.
 
     ``out_axes`` is a prefix of the structure that the function ``name`` returns. Raises
     ArgumentError if it is not, and ShapeError for an axis that is out of bounds.
@@ -182,9 +187,10 @@ def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
 
 
 def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | None:
-    """``dim`` as an axis, not negative, of ``ndim`` axes and the mapped one.
+    """Return ``dim``, an axis among ``ndim`` and the mapped one, as not negative.
 
-    Raises ShapeError, about an output of the function ``name``, if it is out of bounds.
+    Raises ShapeError if it is out of bounds. The message is about an output of ``type``
+    of the function ``name``.
     """
     if dim is None:
         return None
@@ -232,10 +238,10 @@ def _in_dims(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> list[int | None]:
-    """The mapped axis of each of ``leaves``, which are those of the arguments.
+    """Return the mapped axis, not negative, of each of the arguments' ``leaves``.
 
-    It is None for what is not mapped. Raises ArgumentError or ShapeError if ``in_axes``
-    does not fit the arguments.
+    None means not mapped. Keyword arguments are mapped along axis 0. Raises
+    ArgumentError or ShapeError if ``in_axes`` does not fit the arguments.
     """
     several = isinstance(in_axes, (tuple, list))
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
@@ -261,6 +267,7 @@ def _in_dims(
     of_keys = _are_words((args, kwargs), leaves)
     for leaf, dim, of_key in zip(leaves, dims, of_keys, strict=True):
         if dim is None and not is_array(leaf):
+            # Any Python value may be given where nothing is mapped.
             checked.append(None)
             continue
         check_leaf(leaf, f"vmap: an argument of {name}")
@@ -278,10 +285,10 @@ def _in_dims(
 def _mapped_size(
     name: str, leaves: list[Any], dims: list[int | None], axis_size: int | None
 ) -> int:
-    """The extent of the mapped axes, which is the same in all ``leaves``.
+    """Return the extent of the mapped axes, which is the same in all ``leaves``.
 
-    ``axis_size`` is vmap's. Raises ShapeError if extents differ, or none is
-    known.
+    ``dims`` are the leaves' mapped axes, and ``axis_size`` is vmap's argument. Raises
+    ShapeError if extents differ, or if none is known.
     """
     sizes = {
         leaf_type(x).shape[dim]
@@ -305,7 +312,7 @@ def _mapped_size(
 
 
 def _unmapped_type(type: ArrayType, dim: int | None) -> ArrayType:
-    """The type of one member: without the axis ``dim``."""
+    """Return the type of one member of an array of ``type`` mapped along ``dim``."""
     if dim is None:
         return type.plain()
     shape = type.shape[:dim] + type.shape[dim + 1 :]

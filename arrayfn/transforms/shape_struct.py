@@ -61,7 +61,7 @@ class ShapeDtypeStruct:
 
     @classmethod
     def like(cls, x: Any) -> Any:
-        """The ShapeDtypeStruct of ``x``, an array or a number.
+        """Return the ShapeDtypeStruct of ``x``, an array or a number.
 
         For an array of keys, it is a Key whose words are a ShapeDtypeStruct.
 
@@ -89,14 +89,14 @@ class ShapeDtypeStruct:
         return self.__arrayfn_type__.size
 
     def at(self, sizes: Mapping[str, int]) -> ShapeDtypeStruct:
-        """A copy with ``sizes``, a dict by name, in place of the open sizes."""
+        """Return a copy with known extents: each ``Dim`` becomes ``sizes[name]``."""
         closed = [sizes[n.name] if isinstance(n, Dim) else n for n in self._extents]
         return ShapeDtypeStruct(closed, self.dtype, weak_type=self.weak_type)
 
     def update(
         self, shape: Sequence[int] | None = None, dtype: Any = None
     ) -> ShapeDtypeStruct:
-        """A copy with another shape or another data type.
+        """Return a copy with another shape or another data type.
 
         >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
         ShapeDtypeStruct(shape=(2,), dtype=float32)
@@ -128,6 +128,7 @@ class ShapeDtypeStruct:
         return hash(self._parts())
 
     def _parts(self) -> tuple[object, ...]:
+        """Return what two equal instances have in common."""
         return self._extents, self.dtype, self.weak_type
 
     @override
@@ -149,7 +150,10 @@ def stand_ins(arguments: Any) -> Any:
 
 
 def _stand_in(x: Any) -> Any:
-    """A ``ShapeDtypeStruct`` for what has only a shape and a dtype; others stay."""
+    """Return a ``ShapeDtypeStruct`` for an object with only a shape and a dtype.
+
+    Objects that are arrays, or can become arrays, stay.
+    """
     if not (hasattr(x, "shape") and hasattr(x, "dtype")):
         return x
     is_known = hasattr(x, "__arrayfn_type__") or hasattr(x, "__arrayfn_array__")

@@ -14,7 +14,7 @@ from arrayfn.transforms.shape_struct import ShapeDtypeStruct, stand_ins
 
 
 def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
-    """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
+    """Return the shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``, or any objects with a shape
     and a dtype. The result has a ``ShapeDtypeStruct`` in place of each array. ``fun``
@@ -34,7 +34,7 @@ def make_program(
     static_argnums: int | Sequence[int] = (),
     return_shape: bool = False,
 ) -> Function:
-    """A function of the same arguments that returns the Program of ``fun``.
+    """Return a function of the same arguments that returns the Program of ``fun``.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``. Those in ``static_argnums``
     are any Python values. With ``return_shape``, the function returns a pair of the
@@ -66,9 +66,10 @@ def make_program(
 def without_static(
     function: Function, args: tuple[Any, ...], static: Sequence[int]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """Bind the static arguments of ``function``; returns it and the other ``args``.
+    """Bind the static arguments of ``function``.
 
-    ``static`` are their positions.
+    Returns a function of the other arguments, and these. ``static`` has the positions
+    of static arguments; positions that ``args`` does not have are ignored.
     """
     held = {k % len(args): args[k] for k in static if -len(args) <= k < len(args)}
     if not held:
@@ -76,7 +77,7 @@ def without_static(
 
     @functools.wraps(function)
     def bound(*others: Any, **kwargs: Any) -> Any:
-        """The function with these arguments in the positions that are not static."""
+        """Call the function with ``others`` in the positions that are not static."""
         rest = iter(others)
         whole = [held[k] if k in held else next(rest) for k in range(len(args))]
         return function(*whole, **kwargs)
@@ -90,7 +91,10 @@ def _traced(
     kwargs: dict[str, Any],
     types_only: bool = False,
 ) -> FlatTrace:
-    """Trace ``function``, which sees types alone; it is never run if ``types_only``."""
+    """Trace ``function`` on arguments without values.
+
+    ``types_only`` says that the Program will never run.
+    """
     args, kwargs = stand_ins((args, kwargs))
     return trace_function(
         function,
@@ -104,9 +108,9 @@ def _traced(
 
 
 def result_types(program: Program, out_tree: tree.TreeDef) -> Any:
-    """A ``ShapeDtypeStruct`` for each result of ``program``, as ``out_tree``.
+    """Return a ``ShapeDtypeStruct`` for each result of ``program``, as ``out_tree``.
 
-    Outputs after those are left out.
+    Only the first outputs count, as many as ``out_tree`` has leaves.
     """
     types = program.output_types[: out_tree.num_leaves]
     return tree.unflatten(

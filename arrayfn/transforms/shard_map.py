@@ -99,6 +99,7 @@ def shard_map(
     def wrapper(*args: Any) -> Any:
         """Trace the function of one member's parts, and apply it over the mesh."""
         name = shown_name(function)
+        # The specs of arguments; leaves that are no arrays are bound to the function.
         around, mesh = _mesh_around(name, chosen_mesh)
         axes = _own_axes(mesh, axis_names, around)
         prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
@@ -111,6 +112,7 @@ def shard_map(
             specs = [spec for k, spec in enumerate(specs) if k not in objects]
             leaves = [leaf for k, leaf in enumerate(leaves) if k not in objects]
             member_args = tuple(leaves)
+        # Trace the function of one member, whose inputs have the types of parts.
         types = [
             _part_type(name, position, leaf, mesh, spec, check_vma)
             for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
@@ -128,6 +130,7 @@ def shard_map(
             varying=check_vma,
         )
         captured = traced.trace.captured
+        # The specs of results, for which a tree like the result is needed.
         out_tree = traced.out_tree
         placeholder = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         outs = _specs_of_leaves("out_specs", out_specs, placeholder, mesh, name)
@@ -152,10 +155,11 @@ def shard_map(
 
 
 def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
-    """The axes of the shard_maps around, and the mesh to use: ``chosen``, if given.
+    """Return the axes of the enclosing shard_maps, and the mesh to use.
 
-    Without one it is the mesh around, or else that of ``set_mesh``. Raises
-    ArgumentError if ``chosen`` is not the mesh around. ``name`` is the function's.
+    The mesh is ``chosen``, or by default that of the enclosing shard_map, or else that
+    of ``set_mesh``. Raises ArgumentError if ``chosen`` differs from the enclosing
+    shard_map's mesh. ``name`` is the function's, for messages.
     """
     axes, mesh = axes_around()
     if chosen is None:
@@ -172,10 +176,10 @@ def _mesh_around(name: str, chosen: Mesh | None) -> tuple[frozenset[str], Mesh]:
 def _own_axes(
     mesh: Mesh, axis_names: Collection[str], around: frozenset[str]
 ) -> dict[str, int]:
-    """The axes of ``mesh`` that this shard_map runs along, with their sizes.
+    """Return the axes of ``mesh`` that a shard_map runs along, with their sizes.
 
-    They are those in ``axis_names``, or all if that is empty. Those of shard_maps
-    ``around`` are left out. Raises ArgumentError for a name that is none of the mesh's.
+    They are the axes in ``axis_names``, or all if that is empty, without ``around``,
+    the axes of enclosing shard_maps. Raises ArgumentError for an unknown name.
     """
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     unknown = [name for name in names if name not in mesh.axis_names]
@@ -198,9 +202,10 @@ def _check_axes_of(
     axes: Collection[str],
     around: frozenset[str],
 ) -> None:
-    """Raise ArgumentError if ``specs``, those of ``what``, name others than ``axes``.
+    """Raise ArgumentError if ``specs`` name mesh axes other than ``axes``.
 
-    ``around`` are those of shard_maps around this one.
+    ``what`` is the argument that has the specs. ``around`` are the axes of enclosing
+    shard_maps.
     """
     for spec in specs:
         for name in spec.axes():
@@ -218,7 +223,7 @@ def _check_axes_of(
 
 
 def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
-    """The leaves without a spec that are no arrays, by their positions."""
+    """Return the leaves of ``args`` without a spec that are no arrays, by position."""
     arrays = (np.ndarray, np.generic, ImmutableArray)
     pairs = zip(tree.broadcast_prefix(specs, args), tree.leaves(args), strict=True)
     return {
@@ -231,9 +236,10 @@ def _objects_without_spec(specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
 def _specs_of_leaves(
     what: str, specs: Any, of: Any, mesh: Mesh, name: str
 ) -> list[Any]:
-    """A checked PartitionSpec for each leaf of ``of``, from the prefix ``specs``.
+    """Return a checked PartitionSpec for each leaf of ``of``, from a prefix.
 
-    ``specs`` is the argument ``what`` of shard_map of the function ``name``.
+    None becomes a spec that cuts nothing. ``specs`` is the argument ``what`` of a
+    shard_map of the function ``name``.
     """
     try:
         spread = tree.broadcast_prefix(specs, of)
@@ -244,15 +250,15 @@ def _specs_of_leaves(
             f"{tree.text_of(tree.structure(of))}",
             user_location(),
         ) from error
-    found = [PartitionSpec() if spec is None else spec for spec in spread]
-    for spec in found:
+    leaf_specs = [PartitionSpec() if spec is None else spec for spec in spread]
+    for spec in leaf_specs:
         if not isinstance(spec, PartitionSpec):
             raise ArgumentError(
                 f"shard_map: {what} has {spec!r}, which is not a PartitionSpec",
                 user_location(),
             )
         check_spec(spec, mesh, f"shard_map: {what}")
-    return found
+    return leaf_specs
 
 
 def _part_type(
@@ -263,9 +269,9 @@ def _part_type(
     spec: PartitionSpec,
     typed: bool,
 ) -> ArrayType:
-    """The type of a member's part of ``leaf``, which is argument ``position``.
+    """Return the type of a member's part of ``leaf``, which is leaf ``position``.
 
-    If ``typed``, it says along which axes of the mesh the value varies.
+    If ``typed``, the type says along which axes of the mesh the value varies.
     """
     check_leaf(leaf, f"shard_map: an argument of {name}")
     try:
@@ -280,8 +286,8 @@ def _part_type(
 def _captured_first(program: Program, arguments: int, axes: int) -> Program:
     """Move captured values, the last inputs of ``program``, before the indices.
 
-    Its inputs are some ``arguments``, an index for each of ``axes``, and captured
-    values.
+    The inputs are ``arguments`` arguments, ``axes`` indices of the member, and captured
+    values. Their new types have no varying axes or sharding.
     """
     inputs = program.inputs
     ordered = (
@@ -291,8 +297,8 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
     )
     builder = ProgramBuilder(program.name)
     with builder:
-        made = {v: builder.input(v.type.plain(), v.hint) for v in ordered}
-        inputs_of_program = [made[v] for v in inputs]
+        new_inputs = {v: builder.input(v.type.plain(), v.hint) for v in ordered}
+        inputs_of_program = [new_inputs[v] for v in inputs]
         return builder.build(builder.inline(program, inputs_of_program))
 
 
@@ -308,10 +314,10 @@ def _check_outputs(
         extra = sorted(atom.type.varying.intersection(axes) - set(spec.axes()))
         if not extra:
             continue
-        made = "" if isinstance(atom, Literal) else _made_at(body, atom)
+        origin = "" if isinstance(atom, Literal) else _made_at(body, atom)
         raise ShapeError(
             f"shard_map of {name}: out_specs {spec!r} say that output {position} is "
-            f"the same for all members along {extra[0]!r}, but it varies{made}. "
+            f"the same for all members along {extra[0]!r}, but it varies{origin}. "
             f"Combine the members' values with lax.psum(y, {extra[0]!r}), for example, "
             f"or name {extra[0]!r} in out_specs",
             user_location(),
@@ -319,7 +325,10 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
-    """Where ``atom`` was computed, as "(computed at model.py:7)"; empty if unknown."""
+    """Return where ``atom`` was computed, as "(computed at model.py:7)".
+
+    Empty if unknown.
+    """
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

@@ -59,7 +59,7 @@ class Dim:
 
     @property
     def smallest(self) -> int:
-        """The smallest size within the limits."""
+        """The smallest size within the limits: ``minimum``, rounded up."""
         return -(-self.minimum // self.multiple_of) * self.multiple_of
 
     @property

@@ -60,6 +60,7 @@ def jet(
     leaves = tree.leaves(args)
     types = [leaf_type(x) for x in leaves]
     moving = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
+    # The leaves of the first derivatives of all arguments, of the second, and so on.
     derivatives = [tree.leaves(tuple(terms)) for terms in zip(*series, strict=True)]
     operands: list[Any] = []
     for number, terms in enumerate(derivatives):
@@ -71,6 +72,7 @@ def jet(
     captured = traced.trace.captured
     program = jet_program(traced.program, moving, order)
     results = apply_program(program, [*leaves, *captured, *operands], once=True)
+    # The results are the outputs, their first derivatives, their second, and so on.
     count = len(traced.program.outputs)
     value = tree.unflatten(traced.out_tree, results[:count])
     by_output = [list(results[count + k :: count]) for k in range(count)]
@@ -78,11 +80,12 @@ def jet(
 
 
 def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program:
-    """The Program of outputs and their derivatives along a curve.
+    """Return the Program of outputs and their derivatives along a curve.
 
-    It takes the inputs, and derivatives of those that are marked in ``moving``. The
-    derivatives are those of the first order, then of the second, and so on, up to
-    ``order``.
+    It takes the inputs, then derivatives of those marked in ``moving``, and returns the
+    outputs, then their derivatives. Derivatives are those of the first order, then of
+    the second, and so on, up to ``order``. Inside, a derivative of order k becomes a
+    Taylor coefficient by division by k!, and back by multiplication.
     """
     builder = ProgramBuilder(f"jet_{program.name}")
     with builder:
@@ -121,10 +124,11 @@ class _Series:
 
     @property
     def varies(self) -> bool:
+        """Whether the value depends on t."""
         return self._coefficient is not None
 
     def at(self, k: int) -> Atom | None:
-        """The coefficient of t**k; None is zero."""
+        """Return the coefficient of t**k; None is zero."""
         if k == 0:
             return self.first
         if self._coefficient is None:
@@ -134,20 +138,22 @@ class _Series:
         return self._series_of_terms[k]
 
     def dense(self, k: int) -> Atom:
-        """The coefficient of t**k, as zeros if it is zero."""
-        found = self.at(k)
-        return views.broadcast_literal(0, self.first.type) if found is None else found
+        """Return the coefficient of t**k, as an array of zeros if it is zero."""
+        term = self.at(k)
+        return views.broadcast_literal(0, self.first.type) if term is None else term
 
     def derivative(self) -> _Series:
-        """The series of the derivative by t."""
+        """Return the derivative by t: coefficient k is (k + 1) * c[k + 1]."""
         return _Series(self.dense(1), lambda k: _scaled(self.at(k + 1), k + 1))
 
 
 def _series_of_terms(first: Atom, terms: Sequence[Atom]) -> _Series:
+    """Return the series of ``first`` and the coefficients ``terms``, then zeros."""
     return _Series(first, lambda k: terms[k - 1] if k <= len(terms) else None)
 
 
 def _scaled(x: Atom | None, factor: float) -> Atom | None:
+    """Emit ``x * factor``; None is zero."""
     return x if x is None or factor == 1 else e.mul(x, float(factor))
 
 
@@ -157,12 +163,17 @@ def _interpreted(
     inputs: Sequence[_Series],
     environment: dict[Var, _Series],
 ) -> list[_Series]:
-    """The series of the outputs; Vars in ``environment`` have theirs already."""
+    """Return the series of the outputs of ``program``, given those of its inputs.
+
+    Vars in ``environment`` have their series already. The series of all other Vars are
+    added to it.
+    """
     environment.update(zip(program.inputs, inputs, strict=True))
     for var, value in zip(program.constants, program.constant_values, strict=True):
         environment[var] = _Series(builder.constant(value))
 
     def series_of(atom: Atom) -> _Series:
+        """Return the series of ``atom``; that of a Literal is constant."""
         return environment[atom] if isinstance(atom, Var) else _Series(atom)
 
     for equation in program.equations:
@@ -182,7 +193,10 @@ def _interpreted(
 def _applied(
     builder: ProgramBuilder, equation: Equation, operands: Sequence[_Series]
 ) -> list[_Series]:
-    """The Taylor series of an equation's outputs, from those of its ``operands``."""
+    """Return the Taylor series of an equation's outputs, given those of its operands.
+
+    Emits the coefficients of order 0 at once. See the module's docstring for the rules.
+    """
     primitive = primitive_of(equation)
     varies = [x.varies for x in operands]
     if any(varies) and primitive.jvp == THROUGH_BODY:
@@ -199,7 +213,14 @@ def _applied(
 
 
 class _Rule:
-    """The jvp of an equation, as a Program of its operands and varying tangents."""
+    """The jvp of an equation, as a Program of its operands and varying tangents.
+
+    Attributes:
+        varies: which operands vary.
+        program: the jvp. It returns the outputs, then tangents of those that vary.
+        outputs: which outputs vary.
+        tangents: the jvp without the outputs, only with tangents.
+    """
 
     def __init__(self, equation: Equation, varies: Sequence[bool]) -> None:
         self.equation = equation
@@ -211,14 +232,17 @@ class _Rule:
         self.tangents = _tangents(self.program, len(equation.outputs))
 
     def is_linear(self) -> bool:
-        """Whether the tangents depend on no operand that varies."""
+        """Whether the equation is linear in the operands that vary, taken together.
+
+        It is if the tangents do not depend on the values of these operands.
+        """
         read: set[Any] = {a for eq in self.tangents.equations for a in eq.inputs}
         read |= set(self.tangents.outputs)
         pairs = zip(self.tangents.inputs, self.varies, strict=False)
         return not any(varies and var in read for var, varies in pairs)
 
     def is_linear_in_each(self) -> bool:
-        """Whether the equation is linear in each varying operand, the others fixed."""
+        """Whether the equation is linear in each varying operand, with others fixed."""
         count = len(self.varies)
         return all(
             _Rule(self.equation, [k == number for k in range(count)]).is_linear()
@@ -228,7 +252,7 @@ class _Rule:
 
 
 def _single_equation_program(equation: Equation) -> Program:
-    """A Program of only this equation, whose inputs are all of its operands."""
+    """Return a Program of only this equation, whose inputs are all of its operands."""
     builder = ProgramBuilder(equation.primitive.name)
     with builder:
         inputs = [builder.input(a.type) for a in equation.inputs]
@@ -261,13 +285,13 @@ def _from_all(
     those of order k > 0 of the outputs that vary, all together.
     """
     known: dict[int, Sequence[Atom | None]] = {}
-    numbers = iter(range(sum(rule.outputs)))
+    numbers = iter(range(sum(rule.outputs)))  # counts the outputs that vary
 
     def of(number: int) -> HigherCoefficient:
-        """The higher coefficients of varying output ``number``, by their order."""
+        """Return the function that gives higher coefficients of output ``number``."""
 
         def coefficient(k: int) -> Atom | None:
-            """The coefficient of order ``k``, computed once for all outputs."""
+            """Return the coefficient of order ``k``, computed once for all outputs."""
             if k not in known:
                 known[k] = coefficients(k)
             return known[k][number]
@@ -286,13 +310,13 @@ def _linear(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The series of a linear equation: its jvp of each coefficient.
+    """Return the series of a linear equation's outputs: its jvp of each coefficient.
 
     ``firsts`` are the coefficients of order 0.
     """
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``, by the jvp of the operands' ones."""
+        """Return the coefficients of order ``k``, by the jvp of the operands' ones."""
         moving = [x for x in operands if x.varies]
         if all(x.at(k) is None for x in moving):
             return [None] * sum(rule.outputs)
@@ -308,16 +332,16 @@ def _bilinear(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The series of an equation that is linear in each of the two varying operands.
+    """Return the series of an equation that is linear in each of two varying operands.
 
-    It is their Cauchy product: coefficient k is the sum over j of the equation applied
-    to coefficients j and k - j. ``firsts`` are the coefficients of order 0.
+    That is their Cauchy product: coefficient k is the sum over j of the equation
+    applied to coefficients j and k - j. ``firsts`` are the coefficients of order 0.
     """
     left_number, right_number = (k for k, x in enumerate(operands) if x.varies)
     equation = rule.equation
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """The coefficients of order ``k``: a sum over products of lower orders."""
+        """Emit the coefficients of order ``k``: sums of products of lower orders."""
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
             left = operands[left_number].at(j)
@@ -342,12 +366,13 @@ def _integrated(
     operands: Sequence[_Series],
     firsts: Sequence[Atom],
 ) -> list[_Series]:
-    """The series of any equation, integrated from that of its derivative by t.
+    """Return the series of any equation's outputs, integrated from their derivatives.
 
-    The derivative is the jvp along the operands' series. ``firsts`` are the
-    coefficients of order 0.
+    The derivative of y by t is the jvp along the operands' series, and coefficient k of
+    y is coefficient k - 1 of y', divided by k. The jvp may read y itself: its lower
+    coefficients are known then. ``firsts`` are the coefficients of order 0.
     """
-    made: list[_Series] = []
+    series_of_outputs: list[_Series] = []
     slopes: list[_Series] = []
 
     def coefficients(k: int) -> Sequence[Atom | None]:
@@ -357,22 +382,22 @@ def _integrated(
         """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
-            values = zip(rule.program.outputs, made, strict=False)
+            values = zip(rule.program.outputs, series_of_outputs, strict=False)
             known = {v: y for v, y in values if isinstance(v, Var)}
-            found = _interpreted(builder, rule.program, [*operands, *moving], known)
-            slopes.extend(found[len(firsts) :])
+            outputs = _interpreted(builder, rule.program, [*operands, *moving], known)
+            slopes.extend(outputs[len(firsts) :])
         return [_scaled(y.at(k - 1), 1 / k) for y in slopes]
 
-    made += _from_all(rule, firsts, coefficients)
-    return made
+    series_of_outputs += _from_all(rule, firsts, coefficients)
+    return series_of_outputs
 
 
 def _order(
     function: Function, args: tuple[Any, ...], series: Sequence[Sequence[Any]]
 ) -> int:
-    """The length of the series, which is to match ``args``.
+    """Return the length of the lists in ``series``: the order.
 
-    Raises ArgumentError if it does not.
+    Raises ArgumentError if the lists have different lengths, or do not match ``args``.
     """
     name = shown_name(function)
     lengths = {len(terms) for terms in series}

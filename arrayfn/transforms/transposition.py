@@ -23,10 +23,11 @@ from arrayfn.transforms.linearization import Linearization, linearize, split
 
 
 def transpose(program: Program, residuals: int) -> Program:
-    """The transpose of ``program``, linear in the inputs after the first ``residuals``.
+    """Transpose ``program``, which is linear in the inputs after the residuals.
 
-    It takes the residuals and a cotangent for each output, and returns a cotangent for
-    each linear input.
+    Its first inputs, ``residuals`` many, are the residuals. The result takes these and
+    a cotangent for each output, and returns a cotangent for each linear input:
+    ``(c, dx) -> c * dx`` becomes ``(c, ct) -> c * ct``.
     """
     linear = [False] * residuals + [True] * (len(program.inputs) - residuals)
     every = [True] * len(program.outputs)
@@ -39,9 +40,9 @@ def transpose_varying(
     has_cotangent: Sequence[bool],
     dense: Sequence[bool],
 ) -> tuple[Program, list[bool]]:
-    """The transpose of ``program``, linear in some inputs, without zero cotangents.
+    """Transpose ``program``, which is ``linear`` in some inputs, without zeros.
 
-    It takes the other inputs, and the cotangents of the outputs marked in
+    The result takes the other inputs, and the cotangents of the outputs marked in
     ``has_cotangent``. It returns the nonzero cotangents of linear inputs, and those
     marked in ``dense`` (one flag for each linear input). The second result says which
     of them there are.
@@ -71,11 +72,14 @@ def pull_back(
     saved: Sequence[Atom],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
-    """Emit the cotangents of ``program``'s inputs after the ``saved`` ones.
+    """Emit the cotangents of the inputs of ``program`` in which it is linear.
 
-    ``program`` is linear in these inputs, ``cotangents`` are those of its outputs, and
-    None is a zero.
+    These are the inputs after the first, whose values are ``saved``. ``cotangents`` are
+    those of the outputs. A cotangent of None is zero. Equations that depend on no
+    linear input are emitted first; the others are transposed, from last to first.
     """
+    # Split the equations: what depends on linear inputs is transposed, and the rest is
+    # computed.
     known: dict[Var, Atom] = dict(zip(program.inputs, saved, strict=False))
     linear: set[Var] = set(program.inputs[len(saved) :])
     linear_equations: list[Equation] = []
@@ -139,10 +143,10 @@ def _transposed(
     operands: Sequence[Operand],
     cotangents: Sequence[Atom | None],
 ) -> Sequence[Atom | None]:
-    """The cotangents of the operands of a linear equation, by its transpose rule.
+    """Emit the cotangents of a linear equation's operands, by its transpose rule.
 
-    ``cotangents`` are those of its outputs. Raises DifferentiationError if the
-    primitive has no such rule.
+    ``cotangents`` are those of its outputs. The result has None for an operand that is
+    not linear. Raises DifferentiationError if the primitive has no such rule.
     """
     primitive, params = primitive_of(equation), equation.params
     rule = primitive.transpose
@@ -165,18 +169,24 @@ def _through_body(
     operands: Sequence[Operand],
     cotangents: Sequence[Atom | None],
 ) -> list[Atom | None]:
-    """The cotangents of the linear operands, by the transpose of ``body``."""
+    """Emit the cotangents of the linear operands of a call, by transposing ``body``.
+
+    The result has None for other operands and for zeros.
+    """
     linear = [isinstance(x, Linear) for x in operands]
     has_cotangent = [ct is not None for ct in cotangents]
-    program, found = transpose_varying(
+    program, is_nonzero = transpose_varying(
         body, linear, has_cotangent, [False] * sum(linear)
     )
     results = builder.inline(program, [*not_linear(operands), *not_none(cotangents)])
-    return list(with_nones(with_nones(results, found), linear))
+    return list(with_nones(with_nones(results, is_nonzero), linear))
 
 
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:
-    """The Program (inputs, output cotangents) -> (outputs, cotangents of ``wrt``)."""
+    """Return the Program (inputs, output cotangents) -> (outputs, cotangents).
+
+    The cotangents that it returns are those of the inputs marked in ``wrt``.
+    """
     split = linearize(program, wrt)
     builder = _continuing(split.known, f"vjp_{program.name}")
     with builder:
@@ -185,7 +195,10 @@ def vjp(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
-    """The Program inputs -> (outputs, gradients of the first output, a scalar)."""
+    """Return the Program inputs -> (outputs, gradients of the first output).
+
+    The first output is a scalar. The gradients are by the inputs marked in ``wrt``.
+    """
     split = linearize(program, wrt)
     builder = _continuing(split.known, f"grad_{program.name}")
     with builder:
@@ -195,7 +208,7 @@ def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def _continuing(program: Program, name: str) -> ProgramBuilder:
-    """A builder called ``name`` that already has the equations of ``program``."""
+    """Return a builder that already has the equations and inputs of ``program``."""
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations
@@ -207,7 +220,11 @@ def _continuing(program: Program, name: str) -> ProgramBuilder:
 def _with_gradients(
     builder: ProgramBuilder, split: Linearization, cotangents: Sequence[Atom | None]
 ) -> Program:
-    """Extend ``builder``, which holds ``split.known``, by the cotangents."""
+    """Emit the pullback of ``cotangents`` into ``builder``, and build the Program.
+
+    ``builder`` already has the equations of ``split.known``. The Program returns the
+    outputs, then a cotangent for each input that has a tangent.
+    """
     known, count = split.known, len(cotangents)
     outputs, residuals = known.outputs[:count], known.outputs[count:]
     gradients = pull_back(builder, split.linear, residuals, cotangents)

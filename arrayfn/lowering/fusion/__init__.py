@@ -7,7 +7,7 @@ same arrays; views are read through. Library calls and templates are units of th
 
 ``m = max(x, 1); e = exp(x - m[:, None]); s = sum(e, 1); y = e / s[:, None]`` is one
 group: its domain is that of ``x``, axis 1 is reduced, and ``m`` and ``s`` vary over
-axis 0 alone.
+axis 0 only.
 
 The fuser is one object, built in layers, a module each: ``groups`` (the groups and
 their order), ``recomputation`` (values that are computed again where they are read),

@@ -14,7 +14,7 @@ class AxisMatching(Recomputation):
     """Finds the domain axes that an equation's values have in a group."""
 
     def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
-        """The domain axes of the output of an elementwise ``equation`` in ``group``.
+        """Return the domain axes of an elementwise equation's output in ``group``.
 
         They follow from those of operands that the group computes. None if the equation
         cannot join the group.
@@ -39,9 +39,12 @@ class AxisMatching(Recomputation):
     def operand_ids(
         self, operand: Atom, shape: tuple[int, ...], group: Group
     ) -> AxisIds | None:
-        """The domain axes of a reduction's operand, whose extents are ``shape``.
+        """Return the domain axes of a reduction's operand, whose extents are ``shape``.
 
-        None if the reduction cannot join ``group``.
+        If the group computes the operand's base, the axes follow from those of the
+        base. Else the reduction may join as a sibling: the group reads the operand over
+        its whole domain, or it has the operand's domain and reads an array from which
+        the operand is recomputed. None if the reduction cannot join ``group``.
         """
         known: list[int | None] = [None] * len(shape)
         if isinstance(operand, Var):
@@ -110,7 +113,7 @@ class AxisMatching(Recomputation):
         return tuple(known)
 
     def stage(self, equation: Equation, stages: Mapping[Var, int]) -> int:
-        """The stage that ``equation`` belongs to: a pass over the reduced axes, from 0.
+        """Return the stage of ``equation``: the number of a pass over reduced axes.
 
         ``stages`` has those of the values that its group computes. The result of a
         reduction is available from the stage after its operand's.
@@ -132,8 +135,8 @@ class AxisMatching(Recomputation):
         if not group.reduced:
             return False
         varying = {i for i in ids if i is not None}
-        kept = {i for i in group.kept if group.extents[i] != 1}
-        return varying == kept
+        kept_axes = {i for i in group.kept if group.extents[i] != 1}
+        return varying == kept_axes
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
         """Whether a first reduction, over the axes ``reduced``, may join ``group``.

@@ -50,7 +50,8 @@ def fuse(
 
 
 def unfused_units(program: Program) -> tuple[Unit, ...]:
-    """Units of one equation each; views are still read through."""
+    """Return units of one equation each; views are still read through."""
+    # No chains; no value is recomputed, whatever it costs; no short reductions.
     units = _Unfused(program, (), -1, 0).run()
     assert units is not None  # no group grows
     return units
@@ -60,7 +61,7 @@ class Fuser(Merging):
     """Puts each equation into a group: with its producers, reductions or siblings."""
 
     def run(self) -> tuple[Unit, ...] | None:
-        """Group all equations; returns the units.
+        """Group all equations; return the units.
 
         None if a group has reached its limits and no cuts are chosen.
         """
@@ -116,7 +117,7 @@ class Fuser(Merging):
                     self.assign_source(read.base)
 
     def assign_source(self, var: Var) -> None:
-        """Make a group for ``var`` if it is an iota or constant without one."""
+        """Make a group for ``var`` if it is an iota or constant without a group."""
         if var in self.sources and var not in self.producer_group:
             self.assign(self.sources[var])
 
@@ -164,7 +165,7 @@ class Fuser(Merging):
         group.open = False
 
     def producers(self, equation: Equation) -> list[int]:
-        """The open groups that compute an operand, the best to join first.
+        """Return the open groups that compute an operand, the best to join first.
 
         First come groups whose value cannot be recomputed, then those with reductions,
         then the latest.
@@ -182,13 +183,13 @@ class Fuser(Merging):
         )
 
     def siblings(self, equation: Equation) -> Iterable[int]:
-        """Recent open groups of the same domain that read what ``equation`` reads."""
-        found: set[int] = set()
+        """Find recent open groups of the same domain that share arrays to read."""
+        numbers: set[int] = set()
         bases = self.bases(equation)
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
         for base in bases:
-            for number in self.reader_groups.get(base, ())[-4:]:
+            for number in self.reader_groups.get(base, ())[-4:]:  # the latest readers
                 group = self.groups.get(number)
                 if (
                     group is not None
@@ -196,8 +197,8 @@ class Fuser(Merging):
                     and number > self.count - SIBLING_WINDOW
                     and group.extents == domain_of(equation)
                 ):
-                    found.add(number)
-        return sorted(found, reverse=True)
+                    numbers.add(number)
+        return sorted(numbers, reverse=True)
 
     def join(self, equation: Equation, group: Group) -> bool:
         """Add ``equation`` to ``group``; return False if it does not fit."""
@@ -218,10 +219,10 @@ class Fuser(Merging):
     def add(
         self, equation: Equation, group: Group, operand_ids: AxisIds, ids: AxisIds
     ) -> None:
-        """Appends ``equation`` to ``group``.
+        """Append ``equation`` to ``group``, after values that it needs recomputed.
 
-        ``operand_ids`` and ``ids`` are the domain axes of its operands and of its
-        output.
+        ``operand_ids`` and ``ids`` are the domain axes of the equation's operands and
+        of its output.
         """
         for atom in equation.inputs:
             if isinstance(atom, Var):
@@ -234,9 +235,9 @@ class Fuser(Merging):
         self.record(group, equation)
 
     def use(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Make ``group`` load or recompute ``atom``, unless it computes it already.
+        """Make ``group`` load or recompute ``atom``, unless the group computes it.
 
-        ``ids`` are the domain axes over which the group uses it.
+        ``ids`` are the domain axes over which the group uses ``atom``.
         """
         read = self.reads[atom]
         base = read.base
@@ -263,7 +264,12 @@ class Fuser(Merging):
             group.crossing.add(atom)
 
     def join_reduction(self, equation: Equation, group: Group) -> bool:
-        """Add a reduction to ``group``; return False if it does not fit."""
+        """Add a reduction to ``group``; return False if it does not fit.
+
+        It fits if its operand varies over the whole domain, and if the group reduces
+        the same axes or none so far. A reduction of a constant, or of no elements, is
+        in a group of its own.
+        """
         (operand,) = equation.inputs
         axes: tuple[int, ...] = equation.params["axes"]
         empty = not isinstance(operand, Var) or operand.type.size == 0
@@ -284,16 +290,16 @@ class Fuser(Merging):
             reduced = group.reduced
         group.reduced = reduced
         group.operands[equation.outputs[0]] = ids
-        kept = tuple(i for axis, i in enumerate(ids) if axis not in axes)
-        self.add(equation, group, ids, kept)
+        kept_ids = tuple(i for axis, i in enumerate(ids) if axis not in axes)
+        self.add(equation, group, ids, kept_ids)
         return True
 
     def finish(self) -> tuple[Unit, ...]:
-        """Order all groups and remove values that nothing reads; returns the units."""
+        """Order all groups and remove values that nothing reads; return the units."""
         needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
         for group in reversed(self.sorted_groups()):
-            if not group.open and not group.domain_axes:
+            if not group.open and not group.domain_axes:  # made by ``assign_single``
                 (equation,) = group.equations
                 needed.update(self.bases(equation))
                 units.append(SingleUnit(equation))
@@ -326,12 +332,12 @@ class Fuser(Merging):
         ``outputs`` are the values that other groups, or the caller, read.
         """
         live: set[Var] = set(outputs)
-        kept: list[Equation] = []
+        live_equations: list[Equation] = []
         for equation in reversed(group.equations):
             if any(v in live for v in equation.outputs):
-                kept.append(equation)
+                live_equations.append(equation)
                 live.update(self.bases(equation))
-        group.equations = kept[::-1]
+        group.equations = live_equations[::-1]
         group.arrays = {
             atom: ids
             for atom, ids in group.arrays.items()
@@ -352,7 +358,7 @@ class _Unfused(Fuser):
 
 
 def _reason(group: Group) -> str:
-    """A sentence about the fusion of ``group``, which its kernel shows."""
+    """Return a sentence about the fusion of ``group``, which its kernel shows."""
     names = ", ".join(eq.primitive.name for eq in group.equations)
     if not group.reduced:
         return f"one pass over {list(group.extents)}: {names}"

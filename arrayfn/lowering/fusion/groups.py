@@ -75,7 +75,7 @@ class Groups:
         sources: iotas and constants, which each group computes for itself.
         changed: arrays that some equation writes over.
         moved: values that their reader computes, if it is in another group.
-        values_of_bytes: values computed elementwise from arrays of bytes alone.
+        values_of_bytes: values computed elementwise from arrays of bytes only.
         clonable: the answers of ``Recomputation.clone_arrays``.
         views_of: the bases that share the memory of a base (``same_memory``).
         kept: arrays that are in memory in any case, since a library reads them.
@@ -159,23 +159,23 @@ class Groups:
                     self.order(self.groups[number], group)
 
     def moved_values(self) -> set[Var]:
-        """Values that their only reader should compute instead of loading them.
+        """Return values that their only reader should compute instead of loading them.
 
-        They are made of small arrays alone, by few equations. Cheap ones among these
-        may have other readers; a costly value is read once, and no element twice.
+        They are computed from small arrays only, by at most ``MOVED_EQUATIONS``
+        equations. One equation reads them, and reads no element twice.
         """
-        counts: dict[Var, int] = {}  # of the equations that make a value
+        counts: dict[Var, int] = {}  # of the equations that compute a value
         for equation in self.program.equations:
             if len(equation.outputs) != 1 or not is_fusible(equation):
                 continue
-            (made,) = equation.outputs
+            (output,) = equation.outputs
             count = 1
             for base in self.bases(equation):
                 count += (
-                    0 if is_small(base, made) else counts.get(base, MOVED_EQUATIONS)
+                    0 if is_small(base, output) else counts.get(base, MOVED_EQUATIONS)
                 )
             if count <= MOVED_EQUATIONS and not is_reduction(equation):
-                counts[made] = count
+                counts[output] = count
         if not counts:
             return set()
         readers: Counter[Var] = Counter()
@@ -183,6 +183,7 @@ class Groups:
             if affine_view(equation) is None:
                 readers.update(set(self.bases(equation)).intersection(counts))
                 for atom in equation.inputs:
+                    # A broadcast reads elements twice, a slice not all: no single use.
                     if isinstance(atom, Var) and atom.type.size != (
                         self.reads[atom].base.type.size
                     ):
@@ -190,14 +191,14 @@ class Groups:
         return {var for var in counts if readers[var] == 1}
 
     def same_memory(self) -> dict[Var, list[Var]]:
-        """For each base array of a read, all base arrays that share its memory.
+        """Return for each base array of a read all base arrays that share its memory.
 
         A view that is not affine, as a reshape that splits or merges axes, is a base of
         its own.
         """
-        found: dict[Var, list[Var]] = {}
+        aliases_of: dict[Var, list[Var]] = {}
         for read in self.reads.values():
-            found.setdefault(read.base, [read.base])
+            aliases_of.setdefault(read.base, [read.base])
         for equation in self.program.equations:
             primitive = primitive_of(equation)
             operand = equation.inputs[0] if equation.inputs else None
@@ -208,10 +209,10 @@ class Groups:
                 and not is_fusible(equation)
             ):
                 (view,) = equation.outputs
-                aliases = found[self.reads[operand].base]
+                aliases = aliases_of[self.reads[operand].base]
                 aliases.append(view)
-                found[view] = aliases
-        return found
+                aliases_of[view] = aliases
+        return aliases_of
 
     def order_after_readers(self, group: Group, equation: Equation) -> None:
         """Order ``group`` after the readers of what ``equation`` writes over."""
@@ -224,7 +225,10 @@ class Groups:
                         self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
-        """Record that ``second`` must run after ``first``."""
+        """Record that ``second`` must run after ``first``.
+
+        All groups after ``second`` get ``first`` and its ancestors as ancestors.
+        """
         if second.ancestors >> first.number & 1:
             return
         second.needs.add(first.number)
@@ -234,15 +238,15 @@ class Groups:
             group.ancestors |= earlier
 
     def later(self, first: Group) -> list[Group]:
-        """``first`` and the groups that depend on it, directly or indirectly."""
-        found = {first.number: first}
+        """Return ``first`` and the groups that depend on it, directly or indirectly."""
+        later_groups = {first.number: first}
         pending = [first]
         while pending:
             for number in pending.pop().needed_by:
-                if number not in found:
-                    found[number] = self.groups[number]
+                if number not in later_groups:
+                    later_groups[number] = self.groups[number]
                     pending.append(self.groups[number])
-        return list(found.values())
+        return list(later_groups.values())
 
     def is_between(self, first: Group, second: Group) -> bool:
         """Whether some group must run after ``first`` and before ``second``.
@@ -256,7 +260,10 @@ class Groups:
         )
 
     def absorb(self, other: Group, group: Group) -> None:
-        """Move the equations of ``other`` into ``group``."""
+        """Replace ``other`` by ``group`` in the order of groups, and delete it.
+
+        ``group`` gets the groups that ``other`` needs, and those that need it.
+        """
         bit, own = 1 << other.number, 1 << group.number
         merged_numbers = {other.number, group.number}
         group.ancestors = (group.ancestors | other.ancestors) & ~(bit | own)
@@ -273,15 +280,15 @@ class Groups:
         del self.groups[other.number]
 
     def bases(self, equation: Equation) -> list[Var]:
-        """The arrays that the operands of ``equation`` are views of."""
+        """Return the arrays that the operands of ``equation`` are views of."""
         return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
 
     def in_program_order(self, equations: list[Equation]) -> list[Equation]:
-        """``equations``, sorted by their positions in the Program."""
+        """Sort ``equations`` by their positions in the Program."""
         return sorted(equations, key=self.position.__getitem__)
 
     def sorted_groups(self) -> list[Group]:
-        """The groups in topological order, those with the fewest ancestors first.
+        """Return the groups in topological order, those with few ancestors first.
 
         A collective comes right after what it needs, and what needs its result after
         all that does not: so other steps can hide it.
@@ -301,6 +308,7 @@ class Groups:
         order: list[Group] = []
         done = 0
         while waiting:
+            # The first group all of whose ancestors are done.
             group = next(g for g in waiting.values() if not g.ancestors & ~done)
             order.append(waiting.pop(group.number))
             done |= 1 << group.number
@@ -356,32 +364,32 @@ def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
 
 
 def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
-    """The domain axes of the base of ``read``, whose reader has the axes ``ids``."""
+    """Return the domain axes of a read's base, whose reader has the axes ``ids``."""
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
 def _values_of_bytes(program: Program) -> set[Var]:
-    """The inputs and constants with 1-byte elements, and values computed from them.
+    """Return inputs and constants with 1-byte elements, and values computed from them.
 
     Small arrays, which may be broadcast, do not count.
     """
-    given = (*program.inputs, *program.constants)
-    found = {v for v in given if v.type.dtype.itemsize == 1}
+    arrays = (*program.inputs, *program.constants)
+    byte_values = {v for v in arrays if v.type.dtype.itemsize == 1}
     broadcast: set[Atom] = set()
-    for equation in program.equations if found else ():
+    for equation in program.equations if byte_values else ():
         if isinstance(primitive_of(equation).kernel, (Scalar, Convert, View)):
             size = equation.outputs[0].type.size
             large = [a for a in equation.inputs if a.type.size * 8 > size]
             large = [a for a in large if a not in broadcast]
             if not large:
                 broadcast.update(equation.outputs)
-            elif all(a in found for a in large):
-                found.update(equation.outputs)
-    return found
+            elif all(a in byte_values for a in large):
+                byte_values.update(equation.outputs)
+    return byte_values
 
 
 def domain_of(equation: Equation) -> tuple[int, ...]:
-    """The extents of the domain of ``equation``: for a reduction, its operand's."""
+    """Return the extents of the domain of ``equation``: a reduction's operand's."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, Reduction):
         return equation.inputs[0].type.shape
@@ -399,7 +407,10 @@ def is_small(var: Var, value: Var) -> bool:
 
 
 def recompute_cost(equation: Equation, most: float = MAX_RECOMPUTED_COST) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it exceeds ``most``."""
+    """Return the cost of recomputing an elementwise equation.
+
+    None if it exceeds ``most``.
+    """
     kernel = primitive_of(equation).kernel
     if isinstance(kernel, Convert):
         return 1

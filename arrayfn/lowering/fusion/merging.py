@@ -52,7 +52,7 @@ class Merging(AxisMatching):
             return
 
         def moved(axes: AxisIds) -> AxisIds:
-            """Domain axes of ``other`` as those of ``group``."""
+            """Return domain axes of ``other`` as axes of ``group``."""
             return tuple(None if i is None else ids[i] for i in axes)
 
         domain_axes = dict(group.domain_axes)
@@ -67,6 +67,7 @@ class Merging(AxisMatching):
         members = dict.fromkeys([*other.equations, *group.equations])
         equations = self.in_program_order(list(members))
         stages = self.stages_of(equations)
+        # What needs the total of a flat reduction gets another kernel: ``level_fits``.
         if other.reduced and self.is_flat(group):
             element_values = [
                 v for v, axes in domain_axes.items() if self.is_full(axes, group)
@@ -92,16 +93,18 @@ class Merging(AxisMatching):
         domain_axes: dict[Var, AxisIds],
         moved: Callable[[AxisIds], AxisIds],
     ) -> dict[Var, AxisIds] | None:
-        """The arrays that the merged group loads, with their domain axes.
+        """Return the arrays that the merged group loads, with their domain axes.
 
         None if one of them is computed in the group, but at another index.
         ``domain_axes`` are those of all values, and ``moved`` turns axes of ``other``
-        into those of ``group``.
+        into those of ``group``. An array that the two groups load over different axes
+        is added to ``group.crossing``.
         """
         arrays = dict(group.arrays)
         for atom, axes in other.arrays.items():
             if arrays.setdefault(atom, moved(axes)) != moved(axes):
                 group.crossing.add(atom)
+        # What one group computes at the index at which the other loads it is no load.
         for atom, axes in list(arrays.items()):
             read = self.reads[atom]
             if read.base not in domain_axes:
@@ -114,7 +117,7 @@ class Merging(AxisMatching):
         return arrays
 
     def stages_of(self, equations: Sequence[Equation]) -> dict[Var, int]:
-        """The stage of each value that ``equations``, in order, compute.
+        """Return the stage of each value that ``equations``, in order, compute.
 
         A stage is one pass over the reduced axes, from 0.
         """
@@ -127,9 +130,10 @@ class Merging(AxisMatching):
     def correspondence(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """The axis of ``group`` for each axis of ``other``; None if they do not match.
+        """Return the axis of ``group`` for each axis of ``other``, or None.
 
-        ``equation`` reads a value of ``other`` in ``group``, which relates their axes.
+        ``equation``, a member of ``group``, reads a value of ``other``, which relates
+        their axes. None if it reads a slice or a transpose, or if an axis has no match.
         """
         own = group.domain_axes[equation.outputs[0]]
         if is_reduction(equation):
@@ -138,6 +142,8 @@ class Merging(AxisMatching):
             return self.same_reduction(equation, other, group)
         if not self.is_full(own, group):
             return None
+        # The value of ``other`` has the shape of the equation's, so axis k of one is
+        # axis k of the other.
         for atom in equation.inputs:
             if not isinstance(atom, Var):
                 continue
@@ -161,9 +167,10 @@ class Merging(AxisMatching):
     def with_free_axes(
         self, pairs: dict[int, int], other: Group, group: Group
     ) -> dict[int, int] | None:
-        """Extend ``pairs`` by axes of ``group`` for axes of ``other`` that lack one.
+        """Extend ``pairs`` to all axes of ``other``: map them to axes of ``group``.
 
-        It is the first free one of the same extent. None if there is none.
+        An axis that ``pairs`` lacks gets the first free axis of ``group`` with the same
+        extent. None if there is none.
         """
         free = [i for i in range(len(group.extents)) if i not in pairs.values()]
         for axis, extent in enumerate(other.extents):
@@ -178,7 +185,7 @@ class Merging(AxisMatching):
     def same_reduction(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """The identity map of axes, if both groups reduce the same domain alike.
+        """Return the identity map of axes, if both groups reduce the same domain alike.
 
         None if they do not, or if ``equation`` reads ``other`` at another index.
         """

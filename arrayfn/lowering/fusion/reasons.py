@@ -26,7 +26,7 @@ Refusals = dict[tuple[Equation, Equation], str]
 
 
 def refusals(program: Program) -> Refusals:
-    """Why equations of ``program`` are not fused with what they use."""
+    """Return why equations of ``program`` are not fused with what they use."""
     fuser = _Recording(program)
     fuser.run()
     return fuser.refused
@@ -54,7 +54,7 @@ class _Recording(Fuser):
                 self.refused[maker, equation] = why
 
     def why_apart(self, equation: Equation, group: Group) -> str:
-        """Why ``equation`` cannot join ``group``; "" if it can.
+        """Return why ``equation`` cannot join ``group``; "" if it can.
 
         It repeats the checks of ``join`` in the same order.
         """
@@ -80,7 +80,10 @@ class _Recording(Fuser):
         return ""
 
     def why_not_reduced(self, equation: Equation, group: Group) -> str:
-        """Why the reduction ``equation`` cannot join ``group``; empty if it can."""
+        """Return why the reduction ``equation`` cannot join ``group``.
+
+        Empty if it can.
+        """
         (operand,) = equation.inputs
         if not isinstance(operand, Var):
             return "it reduces a constant"
@@ -99,7 +102,7 @@ class _Recording(Fuser):
 
 
 def why_single(equation: Equation) -> str:
-    """Why ``equation`` is never fused with others; empty if it may be."""
+    """Return why ``equation`` is never fused with others; empty if it may be."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, (Contraction, Library)):
         return f"a library computes {primitive.name}"

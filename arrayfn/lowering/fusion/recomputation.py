@@ -39,7 +39,7 @@ class Recomputation(Groups):
         return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def clone_arrays(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` is recomputed; None if it is stored.
+        """Return the arrays from which ``base`` is recomputed; None if it is stored.
 
         These exist in any case, or are small (results of reductions).
         """
@@ -48,12 +48,12 @@ class Recomputation(Groups):
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed, by a walk backwards.
+        """Return the arrays from which ``base`` would be recomputed.
 
         None if recomputing costs more than ``clone_cost``, or would read more large
-        arrays than storing and loading saves. What is computed from arrays of bytes
-        alone may cost as much for each byte that it would take in memory. A value that
-        is computed from small arrays alone and read once may cost anything: it is then
+        arrays than storing and loading saves. What is computed only from arrays of
+        bytes may cost as much for each byte that it would take in memory. A value that
+        is computed from small arrays only and read once may cost anything: it is then
         computed by its reader, and nowhere else.
         """
         if base in self.moved and base not in self.kept:
@@ -61,9 +61,13 @@ class Recomputation(Groups):
         return self.walk_back(base)
 
     def walk_back(self, base: Var, *, moved: bool = False) -> list[Var] | None:
-        """The arrays from which ``base`` would be recomputed; None if it costs more.
+        """Walk back from ``base`` to the arrays from which it would be recomputed.
 
-        A ``moved`` value may cost anything, but may be computed from small arrays only.
+        Values on the way that are small, stored in any case or too costly become such
+        arrays; other values are recomputed, too. None if the sum of the costs is above
+        ``clone_cost`` (times the bytes of an element for what is computed from bytes),
+        if there are too many large arrays, or if a value is sliced. A ``moved`` value
+        may cost anything, but may be computed from small arrays only.
         """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
@@ -107,9 +111,10 @@ class Recomputation(Groups):
         return arrays if self.large_count(arrays, base) <= most else None
 
     def price(self, var: Var, moved: bool) -> int | None:
-        """The cost of recomputing ``var`` from its operands; None if it must be read.
+        """Return the cost of recomputing ``var`` from its operands.
 
-        If it is for a ``moved`` value, what only that value reads may cost anything.
+        None if ``var`` must be read from memory. If it is recomputed for a ``moved``
+        value, what only that value reads may cost anything.
         """
         equation = self.definitions.get(var)
         if equation is None or equation in self.chained:
@@ -125,7 +130,7 @@ class Recomputation(Groups):
         return not is_fusible(equation)
 
     def large_count(self, arrays: Iterable[Var], base: Var) -> int:
-        """How many of ``arrays`` are not small beside ``base``."""
+        """Return how many of ``arrays`` are not small beside ``base``."""
         return sum(not is_small(v, base) for v in arrays)
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
@@ -146,6 +151,7 @@ class Recomputation(Groups):
                     return False
                 if number == group.number:
                     return False
+                # A group that comes after this one, by its bit set of ancestors.
                 if (
                     number is not None
                     and self.groups[number].ancestors >> group.number & 1
@@ -156,7 +162,7 @@ class Recomputation(Groups):
     def arrays_read(
         self, atom: Var, group: Group, ids: AxisIds, recomputed: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """The arrays that ``group`` would load to use ``atom``.
+        """Yield the arrays that ``group`` would load to use ``atom``.
 
         ``ids`` are the domain axes that it varies over. ``recomputed`` collects the
         values that it would compute again, with their axes.

@@ -24,24 +24,25 @@ takes 0.2 to 0.4 s for a piece, where it takes 1.4 s for 160 sines and tangents.
 
 
 def piece_starts(program: Program, most: int) -> frozenset[Equation]:
-    """The equations at which unrolled loops are cut into pieces.
+    """Return the equations at which unrolled loops are cut into pieces.
 
     A piece has at most ``most`` statements (equations that are not views). Loops of
     fewer than two such pieces, and those of longer iterations, are not cut.
     """
     equations = program.equations
-    found: set[Equation] = set()
+    starts: set[Equation] = set()
     for begin, end, period in _repetitions(_numbered(equations, most), most):
         costs = [_cost(eq) for eq in equations[begin : begin + period]]
         statements = sum(cost > 0 for cost in costs)
         if statements:
+            # A piece begins every ``times`` iterations of ``period`` equations.
             times = min(PIECE_COST // sum(costs), most // statements)
-            found.update(equations[begin : end : max(times, 1) * period])
-    return frozenset(found)
+            starts.update(equations[begin : end : max(times, 1) * period])
+    return frozenset(starts)
 
 
 def _cost(equation: Equation) -> int:
-    """The cost of ``equation`` per element; views cost nothing."""
+    """Return the cost of ``equation`` per element; views cost nothing."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, Scalar):
         return primitive.kernel.cost
@@ -57,7 +58,7 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
     """
     numbers: dict[Any, int] = {}
     made_at: dict[Atom, int] = {}
-    found: list[int] = []
+    numbered: list[int] = []
     for position, equation in enumerate(equations):
         key: Any = position
         if _cost(equation) or affine_view(equation) is not None:
@@ -70,9 +71,9 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
                 )
             params = repr(sorted(equation.params.items())) if equation.params else ""
             key = (equation.primitive.name, params, *operands)
-        found.append(numbers.setdefault(key, len(numbers)))
+        numbered.append(numbers.setdefault(key, len(numbers)))
         made_at.update(dict.fromkeys(equation.outputs, position))
-    return found
+    return numbered
 
 
 def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
@@ -97,7 +98,7 @@ def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, 
 
 
 def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
-    """The number of last ``numbers`` that repeat, and the period: at most ``most``.
+    """Return how many of the last ``numbers`` repeat, and the period: at most ``most``.
 
     By the failure function of Knuth, Morris and Pratt, Fast Pattern Matching in Strings
     (1977), of the numbers read backwards.
@@ -112,7 +113,7 @@ def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
     backwards = numbers[::-1]
     border = 0
     borders = [0]
-    found = (0, 0)
+    longest = (0, 0)
     for length, number in enumerate(backwards[1:], 2):
         while border and number != backwards[border]:
             border = borders[border - 1]
@@ -120,5 +121,5 @@ def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
         borders.append(border)
         period = length - border
         if period <= most and 2 * period <= length:
-            found = (length, period)
-    return found
+            longest = (length, period)
+    return longest

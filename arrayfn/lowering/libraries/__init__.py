@@ -49,7 +49,7 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
 
 
 def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The library calls that compute ``equation``, in order.
+    """Return the library calls that compute ``equation``, in order.
 
     ``name`` is that of the primitive's ``Library`` form.
     """

@@ -16,7 +16,7 @@ from arrayfn.primitives.named_functions import FUNCTIONS
 
 
 def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The library call of a Python function, with operands and results as arguments.
+    """Yield the library call of a Python function on operands and results.
 
     ``reads`` has the array behind each operand.
     """
@@ -40,5 +40,5 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _shape_and_dtype(atom: Atom) -> Form:
-    """The shape and dtype of an operand or result."""
+    """Return the shape and dtype of an operand or result."""
     return atom.type.shape, atom.type.dtype

@@ -54,7 +54,7 @@ class LibraryCall:
     over: tuple[tuple[Var, Var], ...] = ()
 
     def kernel(self) -> LibraryKernel:
-        """The kernel of the call: its provider and its parameters."""
+        """Return the kernel of the call: its provider and its parameters."""
         arrays = {**self.reads, **self.writes}
         parameters = [
             Parameter(name, dtypes.short_name(pointer.array.type.dtype) + "*")
@@ -68,7 +68,7 @@ class LibraryCall:
 
 
 def pointer_of(atom: Atom, reads: Reads) -> Pointer:
-    """A pointer to an operand, which the layout pass has made row-major."""
+    """Return a pointer to an operand, which the layout pass has made row-major."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
@@ -76,10 +76,10 @@ def pointer_of(atom: Atom, reads: Reads) -> Pointer:
 
 
 def new_array(dtype: DType, *shape: int) -> Pointer:
-    """The memory of a new array, a temporary of the plan."""
+    """Return the memory of a new array, a temporary of the plan."""
     return Pointer(Var(ArrayType(shape, dtype)))
 
 
 def grain_of(work: float) -> int:
-    """The smallest number of items worth a thread, from the multiply-adds of one."""
+    """Return how many items are worth a thread, given the multiply-adds of one."""
     return max(1, int(ITEM_WORK / max(1.0, work)))

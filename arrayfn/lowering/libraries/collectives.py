@@ -35,7 +35,10 @@ class Collective:
     source: SourceLocation | None
 
     def alone(self, x: Array) -> Array:
-        """The result where the axis has one member. ProgramError if it has more."""
+        """Return the result on a mesh axis of one member; ProgramError if it has more.
+
+        It is the primitive's reference.
+        """
         return self.primitive.reference(x, **self.params)
 
     @override
@@ -49,16 +52,19 @@ COLLECTIVES: Final = NumberedTable[Collective]("collective")
 
 
 def collective_of(provider: str) -> Collective:
-    """The collective that a provider's name refers to: "collective_3" is number 3.
+    """Find the collective that a provider's name refers to: "collective_3" is 3.
 
-    The number alone is accepted too. Raises BackendError if another process made the
-    plan.
+    A number without a name is accepted too. Raises BackendError if another process made
+    the plan.
     """
     return COLLECTIVES.find(int(provider.rpartition("_")[2]))
 
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The library call of a collective."""
+    """Yield the library call of a collective.
+
+    Its record is put into ``COLLECTIVES``, where its provider's name finds it.
+    """
     primitive = primitive_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
     record = Collective(

@@ -58,9 +58,9 @@ def is_small(x: ArrayType, sides: int = 0) -> bool:
 
 
 def lanes(**counts: int) -> dict[str, int]:
-    """The bytes of scratch for ``LANES`` small matrices at once, by name.
+    """Return the bytes of scratch for ``LANES`` small matrices at once, by name.
 
-    ``counts`` has elements for one matrix by name.
+    ``counts`` has the numbers of float64 elements for one matrix, by name.
     """
     return {name: count * LANES * 8 for name, count in counts.items()}
 
@@ -74,7 +74,7 @@ def _call(
     integers: dict[str, int],
     work: float,
 ) -> LibraryCall:
-    """One LAPACK call for all matrices of type ``x``; a work item is one matrix.
+    """Return one LAPACK call for all matrices of type ``x``: an item is one matrix.
 
     Args:
         name: LAPACK's function, without the dtype's letter.
@@ -104,7 +104,10 @@ def _call(
 
 
 def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of potrf, in place: LAPACK sees the lower triangle as the upper one."""
+    """Yield the call of potrf, in place.
+
+    LAPACK is column-major, so it sees the lower triangle as the upper one.
+    """
     (x,) = equation.outputs
     n = x.type.shape[-1]
     name, scratch = "potrf", dict[str, int]()
@@ -116,7 +119,11 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of getrf, in place, on a column-major operand."""
+    """Yield the call of getrf, in place, on a column-major operand.
+
+    Small matrices are factored by arrayfn's loops instead (``is_small``), ``LANES`` at
+    a time.
+    """
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     name, scratch = "getrf", {"integers": min(rows, columns) * INTEGER_BYTES}
@@ -139,7 +146,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call that turns getrf's row exchanges into a permutation of rows."""
+    """Yield the call that turns getrf's row exchanges into a permutation of rows."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
@@ -152,7 +159,10 @@ def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryC
 
 
 def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The calls of gelqf and orglq: LAPACK sees the transposed matrix, which is L Q."""
+    """Yield the call of gelqf and orglq, which compute Q and R.
+
+    LAPACK is column-major, so it sees the transposed matrix, which is L Q.
+    """
     q, r = equation.outputs
     x = equation.inputs[0].type
     rows, columns = x.shape[-2:]
@@ -184,10 +194,11 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of geqp3 on a copy of the column-major operand, for the pivots alone."""
+    """Yield the call of geqp3 on a copy of the column-major operand, for its pivots."""
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
@@ -208,7 +219,10 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The calls of syevd with vectors, in place; on threads where that is worth it."""
+    """Yield the call of syevd with vectors, in place.
+
+    A single matrix of ``PARTED`` rows or more is divided among threads instead.
+    """
     vectors, values = equation.outputs
     n = vectors.type.shape[-1]
     is_single = vectors.type.size == n * n  # the matrices of a batch have a thread each
@@ -220,7 +234,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
-    """The calls of an eigh of one large matrix, so that threads share the last part.
+    """Yield the calls of an eigh of one large matrix; threads share the last one.
 
     They are sytrd with stedc, then ormtr, which is divided by eigenvectors; all three
     take about equal time.
@@ -232,6 +246,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
+    # The first call leaves the reflectors of the reduction for the second one.
     reflectors = Var(ArrayType((n, n), x.dtype))
     taus = Var(ArrayType((n,), x.dtype))
     yield LibraryCall(
@@ -271,7 +286,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of syevd without vectors, on a copy of the operand."""
+    """Yield the call of syevd without vectors, on a copy of the operand."""
     x = equation.inputs[0]
     operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
@@ -286,7 +301,7 @@ def _syevd(
     writes: dict[str, Pointer],
     scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
-    """The call of syevd on the square matrices ``x``, with its workspace.
+    """Yield the call of syevd on the square matrices ``x``, with its workspace.
 
     ``name`` is the provider's, ``reads`` and ``writes`` the arrays by parameter.
     ``scratch`` is needed besides the workspace, in bytes.
@@ -294,6 +309,7 @@ def _syevd(
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
         return
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     if x.dtype in dtypes.COMPLEX:
         lwork = 2 * n + n * n + BLOCK * n
         lrwork = 1 + 5 * n + 2 * n * n
@@ -323,7 +339,7 @@ def _syevd(
 
 
 def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of LAPACK's geev with right eigenvectors."""
+    """Yield the call of LAPACK's geev with right eigenvectors."""
     vectors, values = equation.outputs
     writes = {"w": Pointer(values), "v": Pointer(vectors)}
     x = equation.inputs[0].type
@@ -332,7 +348,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of LAPACK's geev without eigenvectors."""
+    """Yield the call of LAPACK's geev without eigenvectors."""
     writes = {"w": Pointer(equation.outputs[0])}
     yield from _geev("geev_values", equation, reads, writes, {})
 
@@ -344,13 +360,14 @@ def _geev(
     writes: dict[str, Pointer],
     scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
-    """The call of geev on the first operand, with its workspace.
+    """Yield the call of geev on the first operand, with its workspace.
 
     ``name`` is the provider's, ``writes`` the results by parameter. ``scratch`` is
     needed besides the workspace, in bytes.
     """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 4) * n
     if n:
         yield _call(
@@ -370,7 +387,7 @@ def _geev(
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of gesdd with vectors. The operand and the vectors are column-major."""
+    """Yield the call of gesdd with vectors; operand and vectors are column-major."""
     u, s, vh = equation.outputs
     writes = {"s": Pointer(s), "u": Pointer(u), "vh": Pointer(vh)}
     extents = {
@@ -382,7 +399,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of gesdd without vectors, on the transposed matrices."""
+    """Yield the call of gesdd without vectors, on the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
     yield from _gesdd("gesdd_values", equation, reads, writes, {})
 
@@ -394,7 +411,7 @@ def _gesdd(
     writes: dict[str, Pointer],
     extents: dict[str, int],
 ) -> Iterable[LibraryCall]:
-    """The call of gesdd on the first operand, with its workspace.
+    """Yield the call of gesdd on the first operand, with its workspace.
 
     ``name`` is the provider's, ``writes`` the results by parameter, and ``extents``
     further integer arguments.
@@ -402,6 +419,7 @@ def _gesdd(
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
     lrwork = 1
     if x.dtype in dtypes.COMPLEX:
@@ -425,21 +443,21 @@ def _gesdd(
 
 
 def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of gehrd, in place."""
+    """Yield the call of gehrd, in place."""
     a, taus = equation.outputs
     writes = {"a": Pointer(a), "taus": Pointer(taus)}
     yield from _reduced("gehrd", a.type, writes, 10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of sytrd, in place."""
+    """Yield the call of sytrd, in place."""
     a, d, e, taus = equation.outputs
     writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
     yield from _reduced("sytrd", a.type, writes, 4 / 3)
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of gees, in place."""
+    """Yield the call of gees, in place."""
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size}
@@ -453,12 +471,13 @@ def _reduced(
     work: float,
     scratch: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterable[LibraryCall]:
-    """The call of a unitary reduction of square matrices ``x``, in place.
+    """Yield the call of a unitary reduction of square matrices ``x``, in place.
 
     ``name`` is LAPACK's function, ``writes`` the arrays by parameter. A matrix takes
     ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
     """
     n = x.shape[-1]
+    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 3) * max(1, n)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(x.dtype)}",

@@ -23,7 +23,7 @@ ITEM: Final = 4096  # elements of a work item
 
 
 def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call of pocketfft for each row.
+    """Yield the call of pocketfft for each row.
 
     The scale factor is passed as the bits of a float, in an integer argument.
     """
@@ -32,6 +32,7 @@ def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     rows = math.prod(x.type.shape[:-1])
     rows_per_item = max(1, ITEM // length)
     real = dtypes.real_of(x.type.dtype)
+    # A float32 is in the lower half of the 64 bits.
     bits = np.zeros(8 // real.itemsize, real)
     bits[0] = factor(kind, length, equation.params["norm"])
     yield LibraryCall(

@@ -5,8 +5,8 @@ Where OpenBLAS uses vectors of 512 bits too, it keeps small products and narrow 
 for which it has kernels that do not pack.
 
 An element of a product by micro-kernels is the sum of blocks of ``PANEL_TERMS`` terms,
-each a chain of fused multiply-adds. So its bits follow from the operands' elements
-alone, and tiles may follow from the number of cores.
+each a chain of fused multiply-adds. So its bits follow only from elements of the
+operands, and tiles may follow from the number of cores.
 
 A micro-kernel multiplies ``PANEL_ROWS`` rows by the columns of two vectors. Measured on
 an AMD Zen 5, one thread, GFLOP/s for products of 256, 512 and 1024, float32: 8x32 255,
@@ -80,7 +80,7 @@ def is_packed(provider: str, m: int, n: int, k: int) -> bool:
 
 
 def packed_bytes(size: int, columns: int) -> int:
-    """The bytes of scratch for packed operands of a product of ``columns`` columns.
+    """Return the bytes of scratch for packed operands of ``columns`` columns.
 
     An element has ``size`` bytes. Packed are a square block of the left operand, with
     as many rows as a vector has lanes, and panels of the right one.
@@ -93,7 +93,7 @@ def packed_bytes(size: int, columns: int) -> int:
 def _tile(
     m: int, n: int, k: int, batch: int, columns: int, most_columns: int
 ) -> tuple[int, int]:
-    """The rows and columns of a tile of each of ``batch`` products.
+    """Return the rows and columns of a tile of each of ``batch`` products.
 
     Tiles are whole panels, of ``columns`` columns, and have ``most_columns`` at most.
     """
@@ -111,5 +111,5 @@ def _tile(
 
 
 def _up(extent: int, multiple: int) -> int:
-    """``extent``, rounded up to a multiple."""
+    """Round ``extent`` up to a multiple of ``multiple``."""
     return -(-extent // multiple) * multiple

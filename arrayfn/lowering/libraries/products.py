@@ -19,7 +19,7 @@ def product(
     tiles: Callable[[Gemm, DType], GemmTiles],
     provider: str = "",
 ) -> LibraryCall:
-    """A dot_general as a GEMM that copies no operand.
+    """Return the library call that computes a dot_general as a GEMM, without copies.
 
     It computes row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch``
     problems. ``lda``, ``ldb``, ``ldc`` are elements between rows as stored;

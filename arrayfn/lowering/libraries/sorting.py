@@ -41,7 +41,7 @@ def sort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The stable order of each row.
+    """Yield the calls that compute the stable order of each row.
 
     Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
     the low half: that is stable, and as fast as sorting values.
@@ -50,7 +50,11 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The k largest elements of each row, by a buffer of more than k candidates."""
+    """Yield the call that finds the k largest elements of each row.
+
+    It keeps a buffer of more than k candidates. Elements of 64 bits need a buffer of
+    the whole row.
+    """
     (x,), (values, indices) = equation.inputs, equation.outputs
     n, k = x.type.shape[-1], equation.params["k"]
     dtype = x.type.dtype
@@ -76,20 +80,26 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def _sorted(
     equation: Equation, reads: Reads, name: str, index: DType
 ) -> Iterable[LibraryCall]:
-    """The call that sorts chunks of rows, then a call for each merge pass.
+    """Yield the call that sorts chunks of rows, then a call for each merge pass.
 
-    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions.
+    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions. A pass merges
+    pairs of sorted runs from one buffer into the other. The last pass writes the
+    output.
     """
     (x,), (output,) = equation.inputs, equation.outputs
     dtype, n = x.type.dtype, x.type.shape[-1]
     rows = math.prod(x.type.shape[:-1])
     packed = name == "argsort" and dtype.itemsize <= 4
+    # A packed key is a 64-bit integer of value and position; others are the values.
     key_dtype = index if packed else dtype
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    passes = chunks.bit_length() - 1
+    passes = (
+        chunks.bit_length() - 1
+    )  # chunks is a power of two: one pass for each doubling
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
+    # Passes alternate between the buffers; the last one must write the output.
     buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]
     integers = {"n": n}
     if packed or name == "sort":
@@ -113,8 +123,8 @@ def _sorted(
         library="NumPy",
     )
     for number in range(passes):
-        run = chunk << number
-        parts = -(-2 * run // MERGE_PART)
+        run = chunk << number  # the length of a sorted run before this pass
+        parts = -(-2 * run // MERGE_PART)  # items that merge one pair of runs
         yield LibraryCall(
             provider=f"merge_{dtypes.short_name(key_dtype)}",
             reads={"runs": Pointer(buffers[number % 2])},
@@ -133,12 +143,13 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """How many chunks each of ``rows`` rows of ``n`` elements is sorted in.
+    """Return how many chunks each of ``rows`` rows of ``n`` elements is sorted in.
 
     It is a power of two, enough for all cores. A chunk is not shorter than half of
     ``LONG``.
     """
     if n < LONG or rows == 0:
         return 1
+    # Both are powers of two: cores / rows rounded up, and 2 * n / LONG rounded down.
     per_row = 1 << (-(-machine.cores() // rows) - 1).bit_length()
     return min(per_row, 1 << (2 * n // LONG).bit_length() - 1)

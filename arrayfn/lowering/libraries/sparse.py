@@ -38,7 +38,11 @@ def is_computed(
 
 
 def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The product of a sparse matrix and a dense vector or matrix."""
+    """Yield the call that multiplies a sparse matrix by a dense vector or matrix.
+
+    The operands are those of ``is_computed``. Rows of CSR are work items; the other
+    formats add to any row, so a whole product is one item.
+    """
     data, first, second, x = equation.inputs
     static: dict[str, Any] = dict(equation.params["static"])
     layout, (rows, columns) = static["format"], static["shape"]

@@ -25,10 +25,15 @@ PARTS: Final = 8  # of few matrices' right-hand sides, for the threads
 
 
 def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """trsm in place on the right-hand sides; LAPACK sees all of it transposed."""
+    """Yield the call of trsm, in place on the right-hand sides.
+
+    BLAS is column-major, so it sees the matrix and the right-hand sides transposed. An
+    item is ``chunk`` right-hand sides of one matrix.
+    """
     params = equation.params
     type = equation.outputs[0].type
     rows, columns = type.shape[-2:]
+    # The matrix has n rows; there are ``sides`` right-hand sides for each.
     n, sides = (rows, columns) if params["left"] else (columns, rows)
     count = math.prod(type.shape[:-2])
     chunk = CHUNK if count >= FEW else min(CHUNK, max(FEWEST, -(-sides // PARTS)))

@@ -3,7 +3,7 @@
 What ``sliding_windows`` copies is larger than its operand by the size of a window.
 Where its only reader is a product, a work item is some rows of the output: it copies
 the windows that these need to scratch memory, in the cache, and multiplies. Items
-follow from the shape alone, and so do bits: BLAS rounds differently where an item ends.
+follow from the shape only, and so do bits: BLAS rounds differently where an item ends.
 There are enough of them for 16 cores where that costs little packing.
 """
 
@@ -43,7 +43,7 @@ DIMENSIONS: Final = 4  # the dimensions of the rows, and of the columns, at most
 
 
 def array_uses(program: Program, reads: Reads) -> Counter[Var]:
-    """For each array, how many equations and outputs of ``program`` read it."""
+    """Count for each array how many equations and outputs of ``program`` read it."""
     atoms = [
         atom
         for equation in program.equations
@@ -112,13 +112,16 @@ def _remove_copy(
 def _left_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """A product with windows as rows: an item copies and multiplies some rows.
+    """Return the call of a product whose rows are windows: an item is some rows.
+
+    It copies the windows of these rows to scratch memory and multiplies them.
 
     ``call`` is the GEMM, ``x`` the operand of the windows, and ``dimensions`` says
     where their elements lie in it (see ``_dimensions``).
     """
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (integers[name] for name in "mnk")
+    # As many rows as have windows that fit into scratch memory.
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
     suffix, room, library = _multiplied(call, tile, n, k)
     product = replace(
@@ -146,7 +149,7 @@ def _left_product(
 def _right_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """A product with windows as columns.
+    """Return the call of a product whose columns are windows.
 
     An item computes some indices of the outermost axis that the columns run over. The
     arguments are those of ``_left_product``.
@@ -154,6 +157,8 @@ def _right_product(
     integers, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
     cut, extent, inner = _cut(dimensions, n)
+    # An item has ``tile`` indices of the axis, whose windows fit into scratch memory.
+    # There are a multiple of ITEMS items, if tiles do not become too small for that.
     smallest = -(-PACKED_ROWS // (2 * inner))
     max_tile = max(smallest, SCRATCH // (k * size * inner))
     tiles = -(-extent // min(max_tile, extent))
@@ -188,7 +193,7 @@ def _right_product(
 def _sum_over_windows(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """The product that sums over windows: an item has the sum of a part of them.
+    """Return the calls of a product that sums over windows: an item adds up some.
 
     The gradient of a convolution's kernel is such a product. The partial sums are then
     added up in order. Where parts are few, an item is also a piece of the outermost
@@ -208,6 +213,7 @@ def _sum_over_windows(
     gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
     m, n, k = (gemm_integers[name] for name in "mnk")
+    # In this order: parts of the sum, pieces of the columns, windows at a time.
     parts = max(1, min(ITEMS, k // PACKED_ROWS))
     part = -(-k // parts)
     cut, extent, inner = _cut(dimensions, m)
@@ -251,7 +257,7 @@ def _sum_over_windows(
 def _multiplied(
     call: LibraryCall, rows: int, columns: int, terms: int
 ) -> tuple[str, int, str]:
-    """What multiplies the windows of an item: BLAS or micro-kernels.
+    """Decide what multiplies the windows of an item: BLAS or micro-kernels.
 
     ``call`` is the GEMM. The item's result has ``rows`` and ``columns``, and its sums
     have ``terms``. Returns the suffix of the provider's name, the bytes of scratch
@@ -264,7 +270,7 @@ def _multiplied(
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:
-    """The nest that adds up partial sums, first to last, into ``output``.
+    """Return the nest that adds up partial sums, first to last, into ``output``.
 
     ``sums`` has ``parts`` arrays of its shape, one after the other.
     """
@@ -272,6 +278,7 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
     operands: list[ArrayOperand] = []
     statements: list[Statement] = []
     total: Value | None = None
+    # total = part_0 + part_1 + ..., each loaded at a distance of ``size`` elements.
     for number in range(parts):
         operands.append(ArrayOperand(sums, dtype, (1,), number * size, False))
         value = Value(f"part_{number}", dtype)
@@ -296,9 +303,10 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, max_rows: int) -> int:
-    """The number of rows of an item, equal for all items, about ``rows``.
+    """Return the number of rows of an item, for ``rows`` rows in all.
 
-    It is at most ``max_rows``, and whole micro-kernels of BLAS: a multiple of 16.
+    It is about ``max_rows`` at most, and whole micro-kernels of BLAS: a multiple of 16.
+    The number of items is a multiple of ``ITEMS`` if items are long enough.
     """
     items = -(-rows // max_rows)
     items = -(-items // ITEMS) * ITEMS
@@ -307,9 +315,10 @@ def _tile(rows: int, max_rows: int) -> int:
 
 
 def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
-    """``(number, extent, columns per index)`` of the outermost axis of the columns.
+    """Return ``(number, extent, columns per index)`` of the columns' outermost axis.
 
-    ``columns`` is the number of all columns.
+    That is the first of the columns' dimensions that is longer than 1. ``columns`` is
+    the number of all columns.
     """
     extents = [dimensions[f"columns_{d}"] for d in range(DIMENSIONS)]
     cut = next((d for d, n in enumerate(extents) if n > 1), DIMENSIONS - 1)
@@ -320,7 +329,7 @@ Dimension = tuple[int, int]  # extent, and stride in the operand
 
 
 def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
-    """Where the elements of windows lie in the operand, as arguments of the kernel.
+    """Say where the elements of windows lie in the operand, as kernel arguments.
 
     The copy ``nest`` makes matrices of ``shape`` (batch, rows, columns). Each of the
     three has dimensions in the operand, outermost first: ``rows_0`` is an extent and
@@ -333,6 +342,7 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     dimensions = {"problem": [], "row": [], "column": []}
     strides = zip(nest.axes, source.strides, target.strides, strict=True)
     pieces = [(axis.extent, step, position) for axis, step, position in strides]
+    # Cut axes where they cross from columns to rows, and from rows to the batch.
     for border in (columns, rows * columns):
         pieces = [part for piece in pieces for part in _split_at(*piece, border)]
     for extent, step, position in pieces:

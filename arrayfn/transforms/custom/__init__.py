@@ -46,7 +46,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
-    """``x`` without a derivative, if it is a traced float."""
+    """Return ``x`` without a derivative, if it is a traced float."""
     if isinstance(x, Tracer) and x.dtype in dtypes.DIFFERENTIABLE:
         return apply(views.stop_gradient, x)
     if callable(x):

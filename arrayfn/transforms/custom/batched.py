@@ -65,7 +65,11 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
         return vmap_rule
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function; one equation inside a trace."""
+        """Call the function; inside a trace, emit one equation with its rule.
+
+        The equation's operands are the leaves of the arguments, then the values that
+        the function captures.
+        """
         name = name_of(self.function)
         bound = self._signature.bind(*args, **kwargs)
         if bound.kwargs:
@@ -86,6 +90,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
             return self.function(*args, **kwargs)
         body = trace_function(self.function, bound.args, {})
         own = len(leaves)
+        # The captured values, and the body's inputs for them.
         captured, (inputs,) = closed_over([(body, own)])
         call = _Call(name, self._rule, structure, body, own)
         results = apply(
@@ -116,7 +121,11 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
 
 
 class _Call:
-    """A call of a ``custom_vmap`` function, whose rule is traced when it is mapped."""
+    """A call of a ``custom_vmap`` function, whose rule is traced when it is mapped.
+
+    ``structure`` is that of the arguments, ``body`` the traced function, and ``own``
+    the number of its inputs that are arguments. The other inputs are captured values.
+    """
 
     def __init__(
         self, name: str, rule: Rule, structure: tree.TreeDef, body: FlatTrace, own: int
@@ -132,10 +141,11 @@ class _Call:
     def mapped(
         self, size: int, mapped: Sequence[bool], _: Any
     ) -> tuple[Program, Sequence[bool]]:
-        """Trace the custom rule; returns its Program, and which outputs are mapped.
+        """Trace the custom rule; return its Program, and which outputs are mapped.
 
-        ``size`` is the extent of the mapped axis, ``mapped`` says which inputs have it.
-        Raises ArgumentError if the function closes over a mapped value.
+        ``size`` is the extent of the mapped axis, which is axis 0, and ``mapped`` says
+        which inputs have it. The Program also has inputs for captured values, which it
+        does not use. Raises ArgumentError if the function closes over a mapped value.
         """
         own = len(self.leaf_types)
         if any(mapped[own:]):
@@ -145,6 +155,7 @@ class _Call:
                 user_location(),
             )
         what = f"the batching rule of {self.name}"
+        # The rule gets flags in the arguments' structure, and placeholders.
         in_batched = list(tree.unflatten(self.structure, list(mapped[:own])))
         arguments = [
             struct(mapped_type(type, size) if is_mapped else type)
@@ -153,7 +164,7 @@ class _Call:
         out_batched: list[bool] = []
 
         def rule(*args: Any) -> list[Any]:
-            """The leaves of the rule's result, with the types that it must have."""
+            """Call the rule; return its result's leaves, checked and converted."""
             pair = self.rule(size, in_batched, *args)
             result, batched = pair_of(what, "(result, out_batched)", pair)
             out_batched[:] = self._flags(what, batched)
@@ -171,6 +182,7 @@ class _Call:
             with_values=False,
         )
         alone = closed(what, traced, own)
+        # Add an unused input for each captured value.
         builder = ProgramBuilder(alone.name)
         with builder:
             inputs = builder.inputs_of(alone)
@@ -180,9 +192,10 @@ class _Call:
         return program, out_batched
 
     def _flags(self, what: str, batched: Any) -> list[Any]:
-        """Whether each leaf of the result is mapped, as the rule's ``batched`` says.
+        """Return for each leaf of the result whether it is mapped.
 
-        Raises ArgumentError, about ``what``, if it does not say so by bools.
+        ``batched`` is what the rule returned: a bool, or a prefix of the result's tree
+        with bools. Raises ArgumentError, about ``what``, if it is anything else.
         """
         leaves = [0] * self.out_tree.num_leaves
         try:
@@ -190,7 +203,7 @@ class _Call:
                 batched, tree.unflatten(self.out_tree, leaves)
             )
         except ValueError:
-            flags = [None]
+            flags = [None]  # not a bool, so that the error below is raised
         if any(not isinstance(flag, bool) for flag in flags):
             raise ArgumentError(
                 f"{what} says for each result whether it is mapped: out_batched must "

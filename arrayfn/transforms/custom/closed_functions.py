@@ -63,11 +63,12 @@ def closure_convert(
         for value in hoisted_values:
             check_leaf(value, f"the converted {shown_name(fun)}: a captured value")
         values = iter(hoisted_values)
-        leaves, have = tree.flatten(args)
-        if have != structure:
+        leaves, args_structure = tree.flatten(args)
+        if args_structure != structure:
             raise ArgumentError(
                 f"the converted {shown_name(fun)} takes arguments of structure "
-                f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
+                f"{tree.text_of(structure)}, but was given "
+                f"{tree.text_of(args_structure)}",
                 user_location(),
             )
         closure = [
@@ -81,12 +82,16 @@ def closure_convert(
 
 
 def _constant_or_traced(value: Any) -> Any:
-    """``value``, or the array that it stands for if no derivative is taken by it."""
+    """Return the array of ``value`` if no derivative by it can be taken.
+
+    Return ``value`` itself if its array is not known, or if a derivative may be taken.
+    """
     known = value_of(value)
     return value if known is None or may_vary(value) else known
 
 
 def _is_hoisted(value: Any) -> bool:
+    """Whether ``closure_convert`` makes the captured ``value`` an argument."""
     return isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE
 
 
@@ -115,31 +120,35 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def value_of(*args: Any) -> Any:
+        """Return the value that ``fun`` returns, without its rule."""
         return _pair(*args)[0]
 
     def _pair(*args: Any) -> tuple[Any, Any]:
+        """Return what ``fun`` returns, checked to be a pair."""
         return pair_of(shown_name(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
-        """The value; and the rule's Program with its captures, as residuals."""
+        """Return the value, and the rule's Program and captured values as residuals."""
         value, rule = _pair(*args)
         count = len(args)
 
         def cotangents(ct: Any) -> Any:
+            """Call the rule; make the cotangent of a single argument a tuple."""
             result = rule(ct)
             return (result,) if count == 1 and not isinstance(result, tuple) else result
 
+        # Trace the rule now: as a Program, it can be part of the residuals.
         example = tree.map(lambda y: struct(leaf_type(y)), value)
         traced = trace_function(cotangents, (example,), {}, with_values=False)
         saved = [held(x) for x in traced.trace.captured]
         return value, (_Rule(traced), saved)
 
     def backward(residuals: Any, ct: Any) -> Any:
-        """The cotangents of the arguments, by the rule's Program."""
+        """Return the cotangents of the arguments, by the rule's Program."""
         rule, saved = residuals
         results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
         return tree.unflatten(rule.traced.out_tree, results)
 
-    made = custom_vjp(value_of)
-    made.defvjp(forward, backward)
-    return made
+    function = custom_vjp(value_of)
+    function.defvjp(forward, backward)
+    return function

@@ -19,9 +19,12 @@ from arrayfn.transforms import FlatTrace, leaf_type
 def closed_over(
     traces: Sequence[tuple[FlatTrace, int]],
 ) -> tuple[list[Any], list[tuple[Var, ...]]]:
-    """All values that traced functions capture, and each function's inputs for them.
+    """Return all values that traced functions capture, and their inputs for these.
 
-    Each trace comes with the number of its inputs that are arguments.
+    ``traces`` has pairs of a traced function and the number of its inputs that are
+    arguments. The second result has a tuple for each of them: a Var for each of all the
+    values. It is the Program's own input for a value that the function captures, else
+    an unused Var.
     """
     values: dict[int, Any] = {}
     for traced, _ in traces:
@@ -29,13 +32,13 @@ def closed_over(
     inputs: list[tuple[Var, ...]] = []
     for traced, own in traces:
         captured = traced.trace.captured
-        have = {
+        own_inputs = {
             id(value): var
             for value, var in zip(captured, traced.program.inputs[own:], strict=True)
         }
         inputs.append(
             tuple(
-                have[key] if key in have else Var(leaf_type(value))
+                own_inputs[key] if key in own_inputs else Var(leaf_type(value))
                 for key, value in values.items()
             )
         )
@@ -45,17 +48,18 @@ def closed_over(
 def with_inputs(
     traced: FlatTrace, inputs: Sequence[Var], outputs: Sequence[Atom] = ()
 ) -> Program:
-    """The traced Program with other ``inputs``, and further ``outputs``."""
+    """Return the traced Program with other ``inputs``, and further ``outputs``."""
     program = traced.program
     return replace(program, inputs=tuple(inputs), outputs=(*program.outputs, *outputs))
 
 
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
-    """The traced Program with its captured arrays as constants.
+    """Return the traced Program with its captured arrays as constants.
 
-    Its first ``own`` inputs stay inputs. It is made when a derivative needs it, long
-    after the call it belongs to, so a captured value that was traced then is an error.
-    ``what`` is the function, for the message.
+    The first ``own`` inputs stay inputs. Rules are traced when a derivative needs them,
+    which may be after the trace that the call belongs to has ended. So a captured value
+    that is traced raises DifferentiationError. ``what`` is the function, for the
+    message.
     """
     program, captured = traced.program, traced.trace.captured
     for value in captured:
@@ -85,5 +89,5 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
 
 
 def held(value: Any) -> Any:
-    """A captured value in the form it is kept: traced, on a device, or NumPy's."""
+    """Return a captured value as arrayfn's own array, if it is one, or as NumPy's."""
     return value if isinstance(value, ImmutableArray) else np.asarray(value)

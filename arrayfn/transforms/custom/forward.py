@@ -94,7 +94,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
             )
 
         def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-            """The value, and the sum of the tangents by the arguments' rules."""
+            """Return the value, and the sum of the terms that the rules return."""
             call: Any = self
             value = call(*primals)
             if len(rules) != len(primals):
@@ -127,7 +127,13 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
-        """See ``Custom.traced_rules``."""
+        """Return ``custom_jvp`` with the param ``jvp_body``.
+
+        See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and
+        inside a rule, ``jvp_body`` is the name of a function that traces the rule
+        later. Else it is a Program of primals, captured values, the tangents of
+        primals, and those of captured values, which it does not read.
+        """
         assert self._rule is not None
         call = _JvpCall(
             self, arguments, body, symbolic_zeros=self._symbolic_zeros, rule=self._rule
@@ -188,13 +194,16 @@ class _JvpCall(Call):
         is_zero: list[bool] = []
 
         def derivative(primals: Any, nonzero: list[Any]) -> list[Any]:
-            """The leaves of the rule's value and of its tangent, checked."""
+            """Return the leaves of the rule's value and of its tangent, checked.
+
+            Tangents that are symbolic zeros are left out, and marked in ``is_zero``.
+            """
             tangents = tree.unflatten(
                 self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )
-            made = self.rule(*self.static, primals, tangents)
+            result = self.rule(*self.static, primals, tangents)
             what = f"{self.name}'s jvp rule"
-            value, tangent = pair_of(what, "(value, tangent)", made)
+            value, tangent = pair_of(what, "(value, tangent)", result)
             is_zero[:] = [
                 not dense and isinstance(t, SymbolicZero) for t in tree.leaves(tangent)
             ]
@@ -211,10 +220,11 @@ class _JvpCall(Call):
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> custom_rules.NamedJvp:
-        """The rule's Program, traced when needed, and which outputs vary.
+        """Trace the rule when a derivative is taken; also return which outputs vary.
 
-        It has ``unused`` further inputs for what the body captures. They do not vary;
-        the primitive makes sure of that.
+        ``varies`` says which inputs of the equation vary. The Program takes further
+        inputs of the types ``unused``, after the arguments, for the values that the
+        body captures. The primitive makes sure that these do not vary.
         """
         own = len(self.leaf_types)
         with self.within_rules:

@@ -85,19 +85,24 @@ _SETTERS = ("defjvp", "defjvps", "defvjp", "def_vmap")
 
 
 def rule_setter(outer: Any, name: str) -> Any:
-    """The method ``name`` of the function with rules that ``outer`` wraps.
+    """Return the method ``name`` (a setter of rules) of the function inside ``outer``.
 
-    So each kind of rule can be given to a function with several decorators.
+    ``outer`` is itself a function with rules. So ``f = custom_jvp(custom_vmap(g))`` has
+    ``f.def_vmap``. Raises AttributeError if there is no such method.
     """
     inner = vars(outer).get("function")
-    found = getattr(inner, name, None) if name in _SETTERS else None
-    if found is not None:
-        return found
+    setter = getattr(inner, name, None) if name in _SETTERS else None
+    if setter is not None:
+        return setter
     raise AttributeError(f"{type(outer).__name__} has no attribute {name!r}")
 
 
 class Custom(ABC, Generic[P, R]):
-    """The base of functions with custom rules: static arguments, and tracing."""
+    """The base of functions with custom derivative rules.
+
+    ``static`` has the positions of the arguments in ``nondiff_argnums`` and
+    ``nondiff_argnames``. Rules get these as Python values.
+    """
 
     def __init__(
         self,
@@ -116,7 +121,11 @@ class Custom(ABC, Generic[P, R]):
         self.within_rules = Depth()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function; one equation inside a trace."""
+        """Call the function; inside a trace, emit one equation with its rules.
+
+        The equation's operands are the leaves of the dynamic arguments, then the values
+        that the function and its rules capture.
+        """
         arguments = self.arguments(args, kwargs)
         dynamic = self.dynamic(arguments)
         function = self.with_static(self.function, arguments)
@@ -150,11 +159,11 @@ class Custom(ABC, Generic[P, R]):
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
-        """The primitive that a call emits, and the traced rules as its params.
+        """Trace the rules; return what the equation of a call needs.
 
-        Also all values that body and rules capture, and the body's inputs for them.
-        ``body`` is the traced function, and ``arguments`` are all of the call's, by
-        position.
+        That is the primitive; its params with the rules; all values that the body and
+        the rules capture; and the body's inputs for these values. ``body`` is the
+        traced function, and ``arguments`` has all arguments of the call, by position.
         """
 
     def __getattr__(self, name: str) -> Any:
@@ -176,7 +185,7 @@ class Custom(ABC, Generic[P, R]):
         return self if instance is None else functools.partial(bound, instance)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments of a call with ``args`` and ``kwargs``, by position.
+        """Return all arguments of a call with ``args`` and ``kwargs``, by position.
 
         Defaults are filled in. Raises ArgumentError for an argument that can only be
         given by keyword.
@@ -192,18 +201,19 @@ class Custom(ABC, Generic[P, R]):
         return list(bound.args)
 
     def static_arguments(self, arguments: list[Any]) -> list[Any]:
-        """The static arguments, in the order of their declaration."""
+        """Return the static arguments, in the order of their declaration."""
         return [arguments[k] for k in self.static]
 
     def with_static(self, function: Function, arguments: list[Any]) -> Function:
-        """``function`` as a function of the dynamic arguments only."""
+        """Bind the static ones of ``arguments``: return a function of the others."""
         if not self.static:
             return function
+        # Positions may be negative.
         static = {k % len(arguments): arguments[k] for k in self.static}
 
         @functools.wraps(function)
         def partial(*others: Any) -> Any:
-            """The function of the arguments that are not static."""
+            """Return the function of the arguments that are not static."""
             rest = iter(others)
             return function(
                 *[
@@ -215,13 +225,13 @@ class Custom(ABC, Generic[P, R]):
         return partial
 
     def dynamic(self, arguments: list[Any]) -> tuple[Any, ...]:
-        """The arguments that are not static."""
+        """Return the arguments that are not static."""
         static = {k % len(arguments) for k in self.static}
         return tuple(x for k, x in enumerate(arguments) if k not in static)
 
 
 def struct(type: ArrayType) -> ShapeDtypeStruct:
-    """A placeholder for a value of ``type`` that is not known yet."""
+    """Return a placeholder for a value of ``type`` that is not known yet."""
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)
 
 
@@ -229,7 +239,9 @@ class Call:
     """A call of a function with custom rules, which are traced now or when needed.
 
     ``custom`` is the function with its rules, ``body`` the traced function. With
-    ``symbolic_zeros`` rules get ``SymbolicZero`` in place of arrays of zeros.
+    ``symbolic_zeros`` rules get ``SymbolicZero`` in place of arrays of zeros. The
+    instance keeps the static arguments, the structure and types of the dynamic ones,
+    and those of the result (``out_tree``, ``types``).
     """
 
     def __init__(
@@ -251,7 +263,7 @@ class Call:
         self.types = body.program.output_types
 
     def zero(self, type: ArrayType) -> Any:
-        """A zero tangent or cotangent, in the form the rule asked for."""
+        """Return a zero tangent or cotangent, in the form the rule asked for."""
         if self.symbolic_zeros:
             return SymbolicZero(type.shape, type.dtype)
         return zeros(type)
@@ -262,13 +274,16 @@ class Call:
         nonzero: Sequence[Any],
         is_nonzero: Sequence[bool],
     ) -> list[Any]:
-        """Insert zeros into ``nonzero``, so that each of ``types`` has a value."""
+        """Return a value for each of ``types``: the next of ``nonzero``, or a zero.
+
+        ``is_nonzero`` says which.
+        """
         next_nonzero = iter(nonzero)
         pairs = zip(types, is_nonzero, strict=True)
         return [next(next_nonzero) if present else self.zero(t) for t, present in pairs]
 
     def placeholders(self) -> Any:
-        """The arguments as placeholders: structures with types."""
+        """Return the dynamic arguments with a ``ShapeDtypeStruct`` for each leaf."""
         return tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
 
 
@@ -309,22 +324,22 @@ def fitted(
 def as_type(what: str, x: Any, wanted: ArrayType) -> Any:
     """Convert ``x`` to the dtype of ``wanted``; ShapeError for another shape.
 
-    ``what`` names it in the message.
+    A SymbolicZero becomes an array of zeros. ``what`` is the name of ``x`` in messages.
     """
     if isinstance(x, SymbolicZero):
         return zeros(wanted)
     check_leaf(x, what)
     if dtypes.is_python_scalar(x):
         x = np.asarray(x, wanted.dtype)
-    have = leaf_type(x)
-    if have.shape != wanted.shape:
-        raise ShapeError(f"{what} is {have}, not {wanted}", user_location())
-    if have.dtype == wanted.dtype:
+    type = leaf_type(x)
+    if type.shape != wanted.shape:
+        raise ShapeError(f"{what} is {type}, not {wanted}", user_location())
+    if type.dtype == wanted.dtype:
         return x
     return apply(conversion.convert_element_type, x, dtype=wanted.dtype)
 
 
 def zeros(type: ArrayType) -> Any:
-    """An array of zeros."""
+    """Return an array of zeros of this type, traced inside a trace."""
     zero = conversion.literal(0, type.dtype)
     return apply(views.broadcast_in_dim, zero, shape=type.shape, axes=())

@@ -106,7 +106,14 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
-        """See ``Custom.traced_rules``."""
+        """Return ``custom_vjp`` with the params ``forward`` and ``backward``.
+
+        See ``Custom.traced_rules`` for the other results. With ``symbolic_zeros``, and
+        inside a rule, the params are names of functions that trace the rules later.
+        Else they are Programs. Forward: (arguments, captured) -> (results, residuals,
+        captured). Backward: (residuals, captured, cotangents) -> cotangents of
+        arguments and of captured values, where the latter are zeros.
+        """
         assert self._rules is not None
         call = _VjpCall(
             self,
@@ -117,6 +124,7 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         )
         own, count = len(call.leaf_types), len(body.program.outputs)
         if self._symbolic_zeros or self.within_rules.value:
+            # Trace the rules later, when it is known which inputs vary.
             extra, (in_body,) = closed_over([(body, own)])
             unused = [leaf_type(value) for value in extra]
             forward: custom_rules.Rule = FUNCTIONS.name(
@@ -146,17 +154,18 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
 
 
 def _leaves_or_none(value: Any, structure: tree.TreeDef) -> list[Any] | None:
-    """The leaves of ``value`` for those of ``structure``; None if they do not fit.
+    """Return a leaf of ``value`` for each of ``structure``; None if they do not fit.
 
-    A None in ``value`` stands for a whole subtree, and is each of its leaves.
+    A None in ``value`` stands for a whole subtree, and is repeated for its leaves.
     """
     argument = tree.unflatten(structure, range(structure.num_leaves))
     try:
         spread = tree.broadcast_prefix(value, argument)
     except ValueError:
         return None
-    given = sum(x is not None for x in spread)
-    return spread if given == len(tree.leaves(value)) else None
+    # A leaf of ``value`` that stands for a subtree would be counted several times.
+    present = sum(x is not None for x in spread)
+    return spread if present == len(tree.leaves(value)) else None
 
 
 class _VjpCall(Call):
@@ -183,15 +192,16 @@ class _VjpCall(Call):
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """Trace the forward rule; returns it and placeholders for its residuals.
+        """Trace the forward rule; return the trace and placeholders for the residuals.
 
-        ``primals`` are the arguments, and ``varies`` says by which leaves one
-        differentiates.
+        ``primals`` are the dynamic arguments. ``varies`` says for each of their leaves
+        whether a derivative with respect to it is needed. The Program returns the
+        leaves of the value, then those of the residuals.
         """
         residual_tree: list[tree.TreeDef] = []
 
         def forward(*primals: Any) -> list[Any]:
-            """The leaves of the value, checked, and of the residuals."""
+            """Return the leaves of the value, checked, and of the residuals."""
             if self.symbolic_zeros:
                 leaves = tree.leaves(primals)
                 pairs = zip(leaves, varies, strict=True)
@@ -199,8 +209,8 @@ class _VjpCall(Call):
                     self.structure, [CustomVJPPrimal(x, v) for x, v in pairs]
                 )
             what = f"{self.name}'s forward rule"
-            made = self.forward(*primals)
-            value, residuals = pair_of(what, "(value, residuals)", made)
+            result = self.forward(*primals)
+            value, residuals = pair_of(what, "(value, residuals)", result)
             saved, structure = tree.flatten(residuals)
             residual_tree.append(structure)
             what = f"the value of {what}"
@@ -215,7 +225,7 @@ class _VjpCall(Call):
         nonzero = [struct(t) for t, g in zip(self.types, is_nonzero, strict=True) if g]
 
         def backward(residuals: Any, nonzero: list[Any]) -> list[Any]:
-            """The leaves of the arguments' cotangents, checked."""
+            """Return the leaves of the arguments' cotangents, checked."""
             cotangents = tree.unflatten(
                 self.out_tree, self.with_zeros(self.types, nonzero, is_nonzero)
             )
@@ -224,7 +234,7 @@ class _VjpCall(Call):
         return trace_function(backward, (residuals, nonzero), {}, with_values=False)
 
     def cotangents(self, result: Any) -> list[Any]:
-        """The checked leaves of ``result``, which the backward rule returned.
+        """Return the checked leaves of ``result``, which the backward rule returned.
 
         None stands for zeros. Raises ArgumentError if the form differs from the
         arguments'.
@@ -262,10 +272,13 @@ class _VjpCall(Call):
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> tuple[Program, custom_rules.Rule]:
-        """The rules' Programs, traced when needed.
+        """Trace the rules when a derivative is taken: return (forward, backward).
 
-        They have ``unused`` further inputs for what the body captures. They do not
-        vary; the primitive makes sure of that.
+        ``varies`` says which inputs of the equation vary. Forward is a Program, with
+        further inputs of the types ``unused`` for the values that the body captures.
+        Backward is the name of a function that traces the rule for the results that
+        have a cotangent. Its Program returns zeros for the captured values: the
+        primitive makes sure that these do not vary.
         """
         own = len(self.leaf_types)
         with self.within_rules:
@@ -274,7 +287,7 @@ class _VjpCall(Call):
         forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
         def backward(is_nonzero: tuple[bool, ...]) -> Program:
-            """The backward rule's Program, for the results that have a cotangent."""
+            """Trace the backward rule for the results that have a cotangent."""
             with self.within_rules:
                 back = self.trace_backward(residuals, is_nonzero)
             inputs = len(tree.leaves(residuals)) + sum(is_nonzero)
