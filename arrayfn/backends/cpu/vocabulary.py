@@ -119,8 +119,8 @@ def _register() -> dict[Any, Any]:
 def _typer(function: Any) -> Callable[..., Any]:
     """Return the function that gives Numba the signature of calls of ``function``.
 
-    Numba requires that its parameters are named like those of ``function``, so there is
-    one for each function.
+    Numba binds a call's arguments to the parameters of the returned function, so there
+    is one for each ``function``.
     """
 
     def type_prefetch(pointer: Any, begin: Any, count: Any) -> Any:
@@ -315,7 +315,7 @@ def _loop(
     step: int,
     body: Callable[[ir.Value], None],
 ) -> None:
-    """Emit ``for index in range(start, stop, step)``; ``body(index)`` emits its body."""
+    """Emit a loop over range(start, stop, step); ``body(index)`` emits its body."""
     before = b.block
     head, inside, after = (b.append_basic_block(n) for n in ("head", "body", "after"))
     b.branch(head)
