@@ -79,7 +79,7 @@ class Expressions(Emitter):
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
-        """Make a NativeSyntaxError with ``message`` at the file and line of ``node``."""
+        """Make a NativeSyntaxError with ``message`` and the line of ``node``."""
         line = getattr(node, "lineno", self.node.lineno)
         return NativeSyntaxError(message, (self.path, line, None, ast.unparse(node)))
 
