@@ -73,7 +73,7 @@ class EnqueuingMember(Protocol):
 
     @property
     def lockstep(self) -> Lockstep:
-        """Says in which calls the members of this process may capture; they share it."""
+        """Says in which calls this process's members may capture; they share it."""
         ...
 
     def enqueuing(self, step: Collective) -> Enqueue:
@@ -108,7 +108,7 @@ LOADING: Final = _Loading()
 
 
 def combine(step: Collective, operand: Array, result: Array) -> None:
-    """Compute the collective ``step`` of ``operand`` with the other members of the mesh.
+    """Compute the collective ``step`` of ``operand`` with the mesh's other members.
 
     Writes ``result``. A thread that runs a plan for no mesh is the only member of every
     axis.
