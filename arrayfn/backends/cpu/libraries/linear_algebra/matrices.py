@@ -34,7 +34,7 @@ TILE: Final = 16  # rows that are written at once, each a cache line
 
 
 def parts_of(dtype: str) -> int:
-    """Return how many real numbers an element of ``dtype`` has: 2 if complex, else 1."""
+    """Return the real numbers per element of ``dtype``: 2 if it is complex, else 1."""
     kind = BY_SHORT_NAME[dtype]
     return kind.itemsize // real_of(kind).itemsize
 
