@@ -76,7 +76,7 @@ TANH_ONE = {"f32": 9.2, "f64": 20.0}
 
 
 def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
-    """``(e**a + sign * e**-a) / 2`` for ``a >= 0``."""
+    """Return ``(e**a + sign * e**-a) / 2`` for ``a >= 0``: cosh or sinh."""
     f = reals(m, a)
     low, high = CONSTANTS[f.dtype].exp_limits
     # The factor 1/2 extends the range by ln 2.
@@ -93,7 +93,7 @@ def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
 
 
 def sinh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine: a polynomial below 1, else exponentials."""
     a = m.abs(x)
     z = a * a
     small = m.fma(a * z, polynomial(m, z, SINH[m.dtype(x)]), a)
@@ -103,12 +103,12 @@ def sinh(m: Arithmetic, x: Value) -> Value:
 
 
 def cosh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return half_exponentials(m, m.abs(x), 1.0)
 
 
 def tanh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic tangent.
+    """Return the hyperbolic tangent.
 
     With ``a = n ln(2) / 2 + y`` and ``c = y coth y``, ``e**(2 a)`` is
     ``2**n (c + y) / (c - y)``. So tanh a is ``1 - 2 (c - y) / (2**n (c + y) + c - y)``,
@@ -135,7 +135,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
 
 
 def asinh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic sine."""
+    """Return the inverse hyperbolic sine, ``log(a + sqrt(1 + a**2))`` with x's sign."""
     f = reals(m, x)
     a = m.abs(x)
     huge = a > 2.0 ** (f.mantissa + 2)
@@ -164,7 +164,10 @@ def asinh(m: Arithmetic, x: Value) -> Value:
 
 
 def acosh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic cosine, at least 0; NaN below 1."""
+    """Return the inverse hyperbolic cosine, which is at least 0; NaN below 1.
+
+    It is ``log(x + sqrt(x**2 - 1))``.
+    """
     f = reals(m, x)
     huge = x > 2.0 ** (f.mantissa + 2)
     # log(1 + t + sqrt(t (t + 2))), t = x - 1
@@ -188,7 +191,10 @@ def acosh(m: Arithmetic, x: Value) -> Value:
 
 
 def atanh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN outside."""
+    """Return the inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+
+    It is ``log1p(2 a / (1 - a)) / 2`` with the sign of x.
+    """
     f = reals(m, x)
     a = m.abs(x)
     bounded = m.select(a < 1.0, a, 0.5)
