@@ -55,6 +55,7 @@ class KernelCodegen(codegen.Codegen):
 
     @override
     def _create_empty_module(self, name: str) -> Any:
+        """Make an empty LLVM module for the host, called ``name``."""
         module = ir.Module(name)
         module.triple = target.host().triple
         module.data_layout = self._data_layout
@@ -62,6 +63,7 @@ class KernelCodegen(codegen.Codegen):
 
     @override
     def _add_module(self, module: Any) -> None:
+        """Refuse to load a module: ``native.target`` compiles kernels instead."""
         raise NotImplementedError
 
     def magic_tuple(self) -> tuple[str, ...]:
@@ -182,6 +184,7 @@ class KernelLoweringPass(BaseNativeLowering):
     @property
     @override
     def lowering_class(self) -> Any:
+        """The class that lowers Numba IR to LLVM IR."""
         return CpuLowering
 
 

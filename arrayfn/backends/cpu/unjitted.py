@@ -41,7 +41,7 @@ Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[obj
 def not_watched(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
 ) -> AbstractContextManager[object]:
-    """The default ``Watch``, which does nothing."""
+    """Return a context that does nothing; the default ``Watch``."""
     return nullcontext()
 
 

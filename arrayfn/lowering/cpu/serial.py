@@ -116,7 +116,7 @@ def _trip_count(loop: LoopStep) -> int | None:
 
 
 def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
-    """Whether ``step`` is a loop; narrows its type."""
+    """Return whether ``step`` is a loop; type checkers then know its type."""
     return isinstance(step, LoopStep)
 
 

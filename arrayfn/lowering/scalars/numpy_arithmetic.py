@@ -34,24 +34,34 @@ class NumpyArithmetic:
     """
 
     def dtype(self, x: Value) -> str:
+        """Return the name of the dtype, such as "f32"."""
         return NAMES[x.dtype]
 
     def constant(self, dtype: str, value: float | bool) -> Value:
+        """Return ``value`` as a NumPy scalar of ``dtype``."""
         return DTYPES[dtype].type(value)
 
     def convert(self, x: Value, dtype: str) -> Value:
+        """Return ``x`` converted to ``dtype``."""
         return x.astype(DTYPES[dtype])
 
     def to_half_bits(self, x: Value) -> Value:
+        """Round a float32 to float16; return the bits as a uint16."""
         return x.astype(np.float16).view(np.uint16)
 
     def from_half_bits(self, x: Value) -> Value:
+        """Return the float32 that is the float16 with the bits ``x``, a uint16."""
         return x.view(np.float16).astype(np.float32)
 
     def reinterpret(self, x: Value, dtype: str) -> Value:
+        """Return the bits of ``x`` as a value of ``dtype``, of the same width."""
         return x.view(DTYPES[dtype])
 
     def select(self, condition: Value, x: Value, y: Value) -> Value:
+        """Return ``x`` where ``condition`` holds, else ``y``.
+
+        One of ``x`` and ``y`` may be a Python number, which gets the other's dtype.
+        """
         dtype = x.dtype if isinstance(x, (np.generic, np.ndarray)) else y.dtype
         x, y = (
             v if isinstance(v, (np.generic, np.ndarray)) else dtype.type(v)
@@ -62,6 +72,7 @@ class NumpyArithmetic:
         return np.where(condition, x, y)
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """Return ``x * y + z`` of floats with one rounding."""
         if x.dtype == np.float32:
             return _fma_f32(x, np.float32(y), np.float32(z))
         return _fma_f64(x, np.float64(y), np.float64(z))
@@ -75,10 +86,12 @@ class NumpyArithmetic:
     exact_fmod = staticmethod(np.fmod)
 
     def popcount(self, x: Value) -> Value:
+        """Return the number of bits of an integer that are 1."""
         unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
         return np.bitwise_count(unsigned).astype(x.dtype)
 
     def leading_zeros(self, x: Value) -> Value:
+        """Return the number of zero bits above the highest 1; the width for 0."""
         n = 8 * x.dtype.itemsize
         unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
         # Set all bits below the highest 1, and count the ones.
@@ -88,6 +101,7 @@ class NumpyArithmetic:
         return (n - np.bitwise_count(unsigned).astype(x.dtype)).astype(x.dtype)
 
     def integer_quotient(self, x: Value, y: Value) -> Value:
+        """Return ``x / y`` of integers, truncated towards 0."""
         quotient = x // y  # rounded down
         if x.dtype.kind == "u":
             return quotient
@@ -96,16 +110,22 @@ class NumpyArithmetic:
         return (quotient + (inexact & ((x < 0) != (y < 0)))).astype(x.dtype)
 
     def integer_power(self, x: Value, y: Value) -> Value:
+        """Return ``x ** y`` modulo 2**width, with ``y`` taken as unsigned."""
         unsigned = np.dtype(f"u{x.dtype.itemsize}")
         result = np.power(x.view(unsigned), y.view(unsigned))
         return result.view(x.dtype)
 
     def lookup(self, table: Sequence[int], index: Value) -> Value:
+        """Return ``table[index]`` as a uint64."""
         return np.asarray(table, np.uint64)[index]
 
     def guarded(
         self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
+        """Return ``common``, or ``slow(self, *arguments)`` where ``rare`` of them holds.
+
+        Of arrays, only the rare elements are passed to ``slow``. ``name`` is not used.
+        """
         condition = rare(self, *arguments)
         if not isinstance(condition, np.ndarray):
             return slow(self, *arguments) if condition else common
@@ -116,6 +136,7 @@ class NumpyArithmetic:
         return result
 
     def accumulate(self, operation: str, x: Value, y: Value) -> Value:
+        """Return ``x`` and ``y`` combined by "add", "mul", "max" or "min"."""
         return _ACCUMULATE[operation](x, y)
 
 
