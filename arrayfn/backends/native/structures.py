@@ -74,12 +74,15 @@ class Array(Generic[T]):
     """
 
     def __getitem__(self, index: int) -> T:
+        """Return element ``index``; only compiled routines can."""
         raise NotImplementedError
 
     def __setitem__(self, index: int, value: T) -> None:
+        """Set element ``index``; only compiled routines can."""
         raise NotImplementedError
 
     def __add__(self, count: int) -> Array[T]:
+        """Return the array from element ``count`` on; only compiled routines can."""
         raise NotImplementedError
 
 

@@ -238,7 +238,7 @@ def logical_shift_right(m: Arithmetic, x: Value, count: Value | int) -> Value:
 def with_sign_of(m: Arithmetic, magnitude: Value, sign: Value) -> Value:
     """Return ``magnitude``, whose sign bit is 0, with the sign bit of ``sign``."""
     f = reals(m, sign)
-    sign_bit = bits(m, sign) & ~f.magnitude_mask
+    sign_bit = bits(m, sign) & ~f.magnitude_mask  # all other bits are 0
     return m.reinterpret(bits(m, magnitude) | sign_bit, f.dtype)
 
 

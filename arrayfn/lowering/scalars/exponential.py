@@ -257,6 +257,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
     biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias + 1)
     half = power_of_two(m, biased)
     result = m.fma(half, w, m.fma(half, w_low, half - 0.5))
+    # Of a tiny x the result rounds to x.
     return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result + result)
 
 
@@ -378,6 +379,7 @@ def log1p(m: Arithmetic, x: Value) -> Value:
     f = reals(m, x)
     high, low = two_sum(m.constant(f.dtype, 1.0), x)
     result = finish_log(m, high, log_sum(m, high, low))
+    # Of a tiny x the result rounds to x.
     return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result)
 
 

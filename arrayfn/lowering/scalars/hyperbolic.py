@@ -159,6 +159,7 @@ def asinh(m: Arithmetic, x: Value) -> Value:
         huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0
     )
     result = m.select(a < inf, result, a)
+    # Of a tiny x the result rounds to x.
     result = m.select(a < 2.0 ** -(f.mantissa // 2 + 2), a, result)
     return with_sign_of(m, m.abs(result), x)
 
@@ -202,6 +203,7 @@ def atanh(m: Arithmetic, x: Value) -> Value:
     bottom = fast_two_sum(m.constant(f.dtype, 1.0), -bounded)
     high, low = pair_quotient(m, (bounded + bounded, zero), bottom)
     result = 0.5 * log1p_pair(m, high, low)
+    # Of a tiny x the result rounds to x.
     result = m.select(a < 2.0 ** -(f.mantissa // 2 + 2), a, result)
     outside = m.select(a == 1.0, m.constant(f.dtype, inf), nan)
     return with_sign_of(m, m.abs(m.select(a < 1.0, result, outside)), x)

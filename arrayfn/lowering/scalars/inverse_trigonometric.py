@@ -113,10 +113,11 @@ def atan_pair(m: Arithmetic, y: Value, x: Value) -> Pair:
 def atan(m: Arithmetic, x: Value) -> Value:
     """Return the angle in [-pi/2, pi/2] whose tangent is x."""
     a = m.abs(x)
-    most = 2.0 ** (reals(m, x).mantissa + 10)
+    most = 2.0 ** (reals(m, x).mantissa + 10)  # from here on the result is pi/2
     bounded = m.select(a < most, a, most)
     high, low = atan_pair(m, bounded, m.constant(m.dtype(x), 1.0))
     result = m.select(x == x, with_sign_of(m, high + low, x), x)
+    # Of a tiny x the result rounds to x.
     return m.select(a < 2.0 ** -(reals(m, x).mantissa // 2 + 2), x, result)
 
 

@@ -122,7 +122,7 @@ class NumpyArithmetic:
     def guarded(
         self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
-        """Return ``common``, or ``slow(self, *arguments)`` where ``rare`` of them holds.
+        """Return ``common``, or ``slow`` of the arguments where ``rare`` of them holds.
 
         Of arrays, only the rare elements are passed to ``slow``. ``name`` is not used.
         """
