@@ -156,9 +156,7 @@ class Step(Struct):
     slot_count: int
     patches: Array[Patch]  # of arguments that point to moving buffers
     patch_count: int
-    weight: (
-        int  # added to Frame.unchecked after the call; CHECK_AFTER if it may be long
-    )
+    weight: int  # added to Frame.unchecked after the call; CHECK_AFTER for a long one
     loop: Loop
     branch: Branch
 

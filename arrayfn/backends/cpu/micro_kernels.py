@@ -170,10 +170,10 @@ def _multiply_panels(
 ) -> None:
     """Emit the body of ``multiply_panels``: C = left @ right, or C += left @ right.
 
-    The panel ``left`` has ``PANEL_ROWS`` rows of ``PANEL_STRIDE`` elements, one for
-    each of the ``terms``. The panel ``right`` has ``PANEL_VECTORS`` vectors for each
-    term. A loop over the terms keeps all ``PANEL_ROWS * PANEL_VECTORS`` sums in
-    registers. Then the first ``rows`` rows and ``columns`` columns are written to
+    The panel ``left`` has ``PANEL_ROWS`` rows, ``PANEL_STRIDE`` elements apart, with an
+    element for each of the ``terms``. The panel ``right`` has ``PANEL_VECTORS`` vectors
+    for each term. A loop over the terms keeps all ``PANEL_ROWS * PANEL_VECTORS`` sums
+    in registers. Then the first ``rows`` rows and ``columns`` columns are written to
     ``c``, whose rows are ``ldc`` elements apart. They are added to the values in ``c``
     if ``is_added`` is not 0.
     """

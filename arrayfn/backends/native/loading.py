@@ -97,9 +97,8 @@ def object_codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
             compilations[key] = _Compilation(key, units[key].prepare())
             compilations[key].begin()
     for compilation in compilations.values():
-        if (
-            compilation.ident is not None
-        ):  # it has a thread, and did not run in this one
+        # A compilation that could not start a thread has run in this one.
+        if compilation.ident is not None:
             compilation.join()
     for key, compilation in compilations.items():
         cache.put(key, compilation.result())

@@ -110,6 +110,7 @@ class _Typing:
         """
         ir: Any = self.dialect.ir
         blocks: Mapping[int, Any] = self.function.blocks
+        # Numba's lowering looks up the type of parameter x under "arg.x".
         for name, kind in zip(self.function.arg_names, self.arguments, strict=True):
             self.result.variables[f"arg.{name}"] = kind
         latches: dict[int, int] = {}  # by a loop's head: the last block that jumps back

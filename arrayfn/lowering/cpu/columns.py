@@ -96,7 +96,8 @@ class PartialColumnsPrinter(StagedPrinter):
 
         An item has the rows from ``first`` to ``last`` of the first of the axes
         ``reduced``, and the columns from ``start`` to ``stop`` of the axis ``inner``.
-        Also sets ``items`` and ``grain``.
+        Its number is ``(outer index * chunks + chunk) * blocks + block``, and ``part``
+        is the number without the block. Also sets ``items`` and ``grain``.
         """
         axes = self.nest.axes
         rows, width = axes[reduced[0]].extent, axes[inner].extent

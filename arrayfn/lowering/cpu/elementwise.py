@@ -65,7 +65,11 @@ class ElementwisePrinter(BlockPrinter):
 
     @override
     def body(self) -> None:
-        """Print the kernel by elements, tiles or blocks, whichever suits its axes."""
+        """Print the kernel: a nest of one axis by elements, others by tiles or blocks.
+
+        Tiles are for nests with an operand that is contiguous along another axis than
+        the innermost one.
+        """
         axes = self.nest.axes
         body = self.nest.statements
         if len(axes) <= 1:

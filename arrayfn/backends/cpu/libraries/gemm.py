@@ -67,6 +67,9 @@ def gemm_tiles(
     columns = (n + tile_n - 1) // tile_n
     is_plain = transpose_a < 2 and transpose_b < 2
     for item in range(begin, end):
+        # Items are numbered by matrix, row of tiles and column of tiles. ``row`` and
+        # ``column`` are the tile's first row and column, ``own_...`` what it has of
+        # each matrix.
         problem = item // (rows * columns)
         row = item // columns % rows * tile_m
         column = item % columns * tile_n
@@ -78,6 +81,7 @@ def gemm_tiles(
         own_m, own_n = min_i64(m - row, tile_m), min_i64(n - column, tile_n)
         is_column = own_n == 1
         if is_plain and (is_column or own_m == 1):
+            # A row of c is b.T times a row of a; a column is a times a column of b.
             matrix, vector = own_b, own_a
             transposed, length = transpose_b, own_n
             leading, y_step = ldb, 1

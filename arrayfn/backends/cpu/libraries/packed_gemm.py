@@ -68,6 +68,8 @@ def packed_tiles(
     rows = (m + tile_m - 1) // tile_m
     columns = (n + tile_n - 1) // tile_n
     for item in range(begin, end):
+        # Items are numbered by matrix, row of tiles and column of tiles. ``row`` and
+        # ``column`` are the tile's first row and column.
         problem = item // (rows * columns)
         row = item // columns % rows * tile_m
         column = item % columns * tile_n

@@ -52,6 +52,7 @@ def sort(
     ``SHORT``.
     """
     for item in range(begin, end):
+        # The chunk's first element in its row, its length, and its place in ``x``.
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
         offset = (item // chunks * n + first) * size
@@ -270,6 +271,9 @@ def merge(
     computed.
     """
     for item in range(begin, end):
+        # Items are numbered by row, pair and part. In the row, the pair's runs are
+        # elements ``first`` to ``middle`` and ``middle`` to ``last``; the part is
+        # elements ``start`` to ``stop`` of the merged pair.
         first = item // parts % pairs * 2 * run
         offset = item // (parts * pairs) * n + first
         middle = min_i64(first + run, n)

@@ -119,6 +119,7 @@ def window_sums(
     step = 1 if transpose_b != 0 else ldb
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
+        # The number of the part, and the piece's first index of the cut dimension.
         number = item // pieces
         start = item % pieces * piece
         count = min_i64(extent - start, piece)
@@ -178,6 +179,7 @@ def windows_right(
     own = windows + packed_elements(lanes, tile * inner)
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
+        # The number of the problem, and the item's first index of the cut dimension.
         problem = item // tiles
         first = item % tiles * tile
         count = min_i64(extent - first, tile)

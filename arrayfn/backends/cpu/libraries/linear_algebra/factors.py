@@ -148,12 +148,14 @@ def qr(
         own_r = r + item * inner * columns * parts
         copy(a, x + item * rows * columns * parts, rows * columns * parts)
         fortran(gelqf, columns, rows, a, max_i64(columns, 1), tau, work, lwork)
+        # R is the upper triangle of ``a``, with zeros below the diagonal.
         for row in range(inner):
             below = min_i64(row, columns)
             target = own_r + row * columns * parts
             fill(target, below * parts, 0.0)
             upper = a + (row * columns + below) * parts
             copy(target + below * parts, upper, (columns - below) * parts)
+        # The first ``count`` elements of each row have the reflectors, for orglq.
         for row in range(rows):
             copy(own_q + row * inner * parts, a + row * columns * parts, count * parts)
         leading = max_i64(inner, 1)

@@ -80,6 +80,7 @@ def triangular_solve(
         forward = (lower != 0) == (transpose == 0)
         skips = left != 0 and forward and unit != 0
         for item in range(begin, end):
+            # The number of the system, and the chunk's first right-hand side.
             problem, first = item // chunks, item % chunks * chunk
             matrix, sides = (
                 a + problem * n * n * parts,
