@@ -36,15 +36,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A plan, ready to run. Its entries are builtin functions of the flat inputs.
+    """A plan, ready to run, with functions that run it on a flat list of inputs.
 
     ``call(*inputs)`` returns a tuple of new arrays, ``call_single(*inputs)`` the only
     one. ``call_into(*inputs, *outputs)`` writes into given arrays and returns 0. Inputs
     are ndarrays exactly as the plan's types say (layout and alignment included), or
-    Python numbers for weakly typed rank-0 inputs. If one does not fit nothing is run,
-    and the result is the ``int`` 1 + its number. Calls are safe from several threads at
-    once. ``capsule`` owns the plan's image, which lies at ``address`` (0 if the plan
-    calls Python, whose exceptions native callers do not see).
+    Python numbers for weakly typed rank-0 inputs. If an input does not fit, nothing is
+    run, and the result is the ``int`` 1 + the input's number. Calls are safe from
+    several threads at once. ``capsule`` owns the plan's image, which lies at
+    ``address`` (0 if the plan calls Python, whose exceptions native callers do not
+    see).
     """
 
     plan: ExecutionPlan

@@ -130,9 +130,9 @@ class Block(Struct):
 
 
 class Branch(Struct):
-    """A branch: ``block_count`` blocks of steps.
+    """A branch: ``block_count`` blocks of steps, of which one is run.
 
-    Its only argument selects the one to run.
+    Its only argument is the address of the block's index, an int32.
     """
 
     blocks: Array[Block]

@@ -212,7 +212,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return self.widen(dtypes.bool_, text) if value.dtype == dtypes.bool_ else text
 
     def column_set(self, value: Value, column: str, text: str) -> None:
-        """Print the assignment of ``text`` to the outer value of ``column``."""
+        """Print the store of ``text`` as the outer value ``value`` of ``column``.
+
+        It goes to scratch memory; a bool is stored as a byte.
+        """
         if value.dtype == dtypes.bool_:
             text = self.narrow(dtypes.bool_, text)
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")

@@ -51,7 +51,10 @@ def _length(steps: Iterable[PlanStep]) -> int:
 
 
 def side_by_side(loop: LoopStep, lanes: int) -> None:
-    """Mark ``loop`` and its inner loops as one kernel of ``lanes`` elements."""
+    """Mark ``loop`` and its inner loops to become one kernel over ``lanes`` elements.
+
+    Sets ``serial`` and ``lanes`` of each.
+    """
     for step in _loops([loop]):
         step.serial, step.lanes = True, lanes
 

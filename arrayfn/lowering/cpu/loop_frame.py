@@ -213,7 +213,11 @@ class LoopFrame(Body):
         return text
 
     def assign(self, root: Var, value: str, index: str = "") -> None:
-        """Print the assignment of ``value`` to a scalar, or to element ``index``."""
+        """Print the assignment of ``value`` to the scalar ``root``, or to an element.
+
+        ``index`` is the element's index as text, "" for a scalar. A scalar in memory is
+        stored under the condition of ``guard``; a bool is stored as a byte.
+        """
         variable = self.register(root)
         if variable is not None:
             self.line(f"{variable} = {value}")

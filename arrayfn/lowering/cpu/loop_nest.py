@@ -181,7 +181,11 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def store(self, s: Store, variables: dict[int, str]) -> None:
-        """Print a store to memory, or the assignment of a local variable."""
+        """Print a store to memory, or the assignment of a local variable.
+
+        A store is under the frame's ``guard``, if the array has one; a scalar that is
+        read later is then also kept in a variable.
+        """
         root = self.root(s.operand)
         variable = self.frame.register(root)
         if variable is None:

@@ -223,7 +223,11 @@ class LoopPrinter(LoopFrame):
             self.close()
 
     def loop(self, step: LoopStep) -> None:
-        """Print a loop with its carried values and slices."""
+        """Print a loop with its carried values and slices.
+
+        Carries are set before the loop, advanced at the end of an iteration, and copied
+        to the results after the loop.
+        """
         carries = [c for c in step.carries if self.enter(c)]
         depth = self.depth
         if step.predicate is not None:
@@ -239,7 +243,7 @@ class LoopPrinter(LoopFrame):
             self.advance(c)
         if len(self.lines) == line_count:
             self.line("pass")
-        self.depth = depth
+        self.depth = depth  # ends all loops that were opened since
         for c in carries:
             self.leave(c)
 
@@ -374,7 +378,7 @@ class LoopPrinter(LoopFrame):
             self.assign(result, value, self.index_of(current))
 
     def copy(self, source: Var, target: Var) -> None:
-        """Print a copy of an array, element by element."""
+        """Print a copy of an array, element by element: of lanes, the item's block."""
         bounds = self.bounds(target.type.size)
         if bounds is not None:
             self.open(f"for i0 in range({bounds}):")

@@ -80,8 +80,8 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
         (((words[k] << 32) | words[k + 1]) >> (32 - shift)) & mask
         for k in reversed(range(6))
     ]
-    # Multiply the 6 words by the two halves of M as in long multiplication; only the
-    # low 192 bits of the product are kept.
+    # Multiply the 6 words by the two words of M as in long multiplication; only the low
+    # 192 bits of the product are kept.
     low_half, high_half = mantissa & mask, mantissa >> 32
     product: list[Value] = []
     carry = m.constant("u64", 0)

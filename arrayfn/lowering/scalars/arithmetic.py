@@ -46,7 +46,11 @@ class FloatFormat:
 
     @property
     def bias(self) -> int:
-        """The exponent field of 1.0."""
+        """The exponent field of 1.0: 127 for f32, 1023 for f64.
+
+        The field has ``bits - mantissa - 1`` bits, and the bias fills all but the top
+        one.
+        """
         return (1 << (self.bits - self.mantissa - 2)) - 1
 
     @property
@@ -79,7 +83,7 @@ class FloatFormat:
 
     @property
     def rounding_shift_bits(self) -> int:
-        """The bits of ``rounding_shift``."""
+        """The bits of ``rounding_shift``: exponent field and highest fraction bit."""
         return ((self.bias + self.mantissa) << self.mantissa) | (
             1 << (self.mantissa - 1)
         )

@@ -43,7 +43,7 @@ class Constants:
         ln2_high: ln 2 with few bits: its products with an exponent are exact.
         ln2_low: ln 2 - ``ln2_high``.
         ln2, log2_e, log10_e, log10_2: these numbers, as high and low parts.
-        exp_limits: below them exp is 0, above them infinite.
+        exp_limits: below the first one exp is 0, above the second one infinite.
         exp2_limits: the same for 2**x.
         expm1_minus_one: below it expm1 is -1.
         exp_p: the polynomial P of ``EXP_P``.

@@ -123,7 +123,10 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
         return m.abs(x) > limit
 
     def of_huge(m: Arithmetic, x: Value) -> Value:
-        """Compute the function of a large ``x``, reduced with many digits of pi."""
+        """Compute the function of a huge ``x`` by ``reduce_huge``, in f64.
+
+        The result for infinities and NaN is NaN.
+        """
         a = m.convert(m.abs(x), "f64")
         n, (r, r_low) = reduce_huge(m, m.select(a < inf, a, 2.0**30))
         if f.dtype == "f32":

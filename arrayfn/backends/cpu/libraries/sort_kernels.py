@@ -326,10 +326,10 @@ def merge_part(
     """Write elements ``begin`` to ``stop`` of the merged runs ``a`` and ``b``.
 
     Of equal elements a's come first. ``count_a``, ``count_b`` and ``sign`` are those of
-    ``split``. One loop merges two halves alternately, from ``begin`` and from the
+    ``split``. One loop merges two parts alternately, from ``begin`` and from the
     middle, so that their loads overlap. ``i`` and ``j`` are the next elements of a and
-    b for the first half, ``u`` and ``v`` for the second. ``steps`` elements can be
-    merged before a run or a half ends.
+    b for the first part, ``u`` and ``v`` for the second. ``steps`` elements of each can
+    be merged before a run or a part ends.
     """
     middle = (begin + stop) >> 1
     i = split(a, count_a, b, count_b, begin, sign)
