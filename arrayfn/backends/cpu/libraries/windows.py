@@ -57,7 +57,9 @@ def windows(
 
     A work item is ``tile`` rows of w and of ``c``; items ``begin`` to ``end`` are
     computed. The rows of w are copied to the scratch memory ``windows``, after the room
-    for packed operands. ``dimensions`` says where they are in ``x``.
+    for packed operands. ``dimensions`` says where they are in ``x``: it has the extents
+    and strides of the batch, of the rows of w, and of its columns, as the comment above
+    says.
 
     ``b`` is k x n. Rows of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart;
     ``transpose_b`` is as in ``gemm.option``. An element is ``parts`` numbers, 2 if

@@ -70,10 +70,11 @@ def small_cholesky(
     """Replace row-major n x n matrices by their lower Cholesky factors.
 
     Only the lower triangles are read; the upper ones become zeros. Matrices that are
-    not positive definite become NaN. ``own`` (a group of matrices), ``column`` (one
-    column of each) and ``root`` (a number of each) are scratch. Items ``begin`` to
-    ``end`` are computed, ``GROUP`` at a time. Step k computes column k of the factor
-    and subtracts its products from the later columns.
+    not positive definite become NaN. Items ``begin`` to ``end`` are computed, ``GROUP``
+    at a time: element (i, j) of matrix m is ``own[(i * n + j) * GROUP + m]``. Step k
+    computes column k of the factor and subtracts its products from the later columns.
+    ``own``, ``column`` (one column of each matrix) and ``root`` (a number of each) are
+    scratch.
     """
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
@@ -127,10 +128,11 @@ def small_lu(
     """Replace column-major ``rows`` x ``columns`` matrices by their LU factors.
 
     ``pivots`` gets the row exchanges, numbered from 0, and ``permutation`` the order of
-    rows that they give. ``own`` (a group of matrices), ``column`` (one column of each)
-    and ``factor`` (a number of each) are scratch. Items ``begin`` to ``end`` are
-    computed, ``GROUP`` at a time. Step k exchanges rows, divides column k by its
-    pivot, and subtracts products from the later columns.
+    rows that they give. Items ``begin`` to ``end`` are computed, ``GROUP`` at a time:
+    element (i, j) of matrix m is ``own[(j * rows + i) * GROUP + m]``. Step k exchanges
+    rows, divides column k by its pivot, and subtracts products from the later columns.
+    ``own``, ``column`` (one column of each matrix) and ``factor`` (a number of each)
+    are scratch.
     """
     size, steps = rows * columns, min_i64(rows, columns)
     for first in range(begin, end, GROUP):
@@ -194,9 +196,10 @@ def small_triangular_solve(
     """Solve triangular systems ``op(A) X = B`` by substitution; X replaces B.
 
     ``a`` are ``rows`` x ``rows`` matrices, ``b`` have ``columns`` right-hand sides.
-    ``lower``, ``transpose`` and ``unit`` (a diagonal of ones) are 0 or 1. ``own`` (a
-    group of ``a``), ``sides`` (of ``b``) and ``solved`` (one row of ``b``) are scratch.
-    Items ``begin`` to ``end`` are computed, ``GROUP`` at a time.
+    ``lower``, ``transpose`` and ``unit`` (a diagonal of ones) are 0 or 1. Items
+    ``begin`` to ``end`` are computed, ``GROUP`` at a time: element (i, j) of matrix m
+    of ``a`` is ``own[(i * rows + j) * GROUP + m]``, and likewise ``sides`` has ``b``.
+    ``own``, ``sides`` and ``solved`` (one row of each ``b``) are scratch.
     """
     # Elements of ``own`` from row to row and from column to column of op(A).
     step, stride = rows * GROUP, GROUP
@@ -251,7 +254,8 @@ def small_qr(
     reflections, as LAPACK's larfg makes them, turn ``own`` (copies of ``x``) into R;
     applied to the identity in reverse order they make Q in ``vectors``. ``column``,
     ``tau`` and ``total`` are scratch for the reflections of a group. Items ``begin`` to
-    ``end`` are computed, ``GROUP`` at a time.
+    ``end`` are computed, ``GROUP`` at a time: element (i, j) of matrix m is
+    ``own[(i * columns + j) * GROUP + m]``.
     """
     steps = min_i64(rows, columns)
     for first in range(begin, end, GROUP):
@@ -293,12 +297,12 @@ def make_reflection(
 ) -> None:
     """Make the Householder reflections that map a group's columns to (x, 0, ..., 0).
 
-    ``column`` has one column of ``rows`` elements of each matrix of the group; its
-    elements before ``k`` do not take part. Element ``k`` becomes x, and the elements
-    after it become those of the vector v of the reflection I - tau v v^T, whose
-    element ``k`` is 1. ``tau`` is 0 if they are zeros already. ``total`` is scratch:
-    the divisor of v. Columns of very large or small numbers are scaled before their
-    squares are added.
+    ``column`` has one column of ``rows`` elements of each matrix of the group, with
+    element i of matrix m at ``i * GROUP + m``. Elements before ``k`` do not take part.
+    Element ``k`` becomes x, and the elements after it become those of the vector v of
+    the reflection I - tau v v^T, whose element ``k`` is 1. ``tau`` is 0 if they are
+    zeros already. ``total`` is scratch: the divisor of v. Columns of very large or
+    small numbers are scaled before their squares are added.
     """
     for member in range(GROUP):
         largest = 0.0
@@ -339,8 +343,9 @@ def reflect(
 ) -> None:
     """Apply a group's reflections to its matrices ``x``, in place.
 
-    The matrices have ``rows`` rows and ``columns`` columns, row-major. Columns from
-    ``first`` on and rows from ``k`` on are changed. The reflection is I - tau v v^T,
+    The matrices have ``rows`` rows and ``columns`` columns: element (i, j) of matrix m
+    is ``x[(i * columns + j) * GROUP + m]``. Columns from ``first`` on and rows from
+    ``k`` on are changed. The reflection is I - tau v v^T,
     with v in ``column``, but for element ``k`` of v, which is 1. ``total`` is scratch.
     """
     for other in range(first, columns):
