@@ -418,6 +418,7 @@ def encode(
         memory_handler=id(runtime.memory_handler),
         new_from_descr=runtime.new_from_descr,
     )
+    # ``steps.table`` has filled in the arguments and their patches.
     workspace = arguments.workspace_patches
     image.set(
         template=tables.integers(arguments.template),

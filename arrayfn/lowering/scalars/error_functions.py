@@ -319,6 +319,7 @@ def erf_large(m: Arithmetic, a: Value) -> Value:
     limit = ERF_LIMIT[f.dtype]
     x = scheme(m, m.select(a > limit, limit, a), LOG_ERFC[f.dtype])
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(x, LOG2_E, m.constant(f.dtype, shift))
     # The smaller erfc is, the less the error of a one-part ln 2 matters.
     r = m.fma(shifted - shift, -CONSTANTS[f.dtype].ln2[0], x)

@@ -254,6 +254,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
     c = CONSTANTS[f.dtype]
     bounded = clamped(m, x, (c.expm1_minus_one, c.exp_limits[1]))
     shifted, (w, w_low) = exp_reduced(m, bounded, None)
+    # The exponent field of 2**(n - 1); n is in the low bits of ``shifted``.
     biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias + 1)
     half = power_of_two(m, biased)
     result = m.fma(half, w, m.fma(half, w_low, half - 0.5))
@@ -394,6 +395,7 @@ def logistic(m: Arithmetic, x: Value) -> Value:
     limit = -CONSTANTS[f.dtype].exp_limits[0]
     a = m.select(a > limit, limit, a)
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(a, LOG2_E, m.constant(f.dtype, shift))
     w = exp_minus_one(m, shifted - shift, a)
     # ``total`` is e**a + 1 = 2**n + (2**n w + 1). If n is above a limit, ``total`` is

@@ -127,6 +127,7 @@ def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
     r = a - 0.5 * n
     pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])
     quarters_turned = n - 2.0 * m.floor(0.5 * n) + float(quarters)
+    # Adding ``rounding_shift`` puts the integer into the low bits.
     quadrant = bits(m, quarters_turned + FORMATS["f64"].rounding_shift)
     zero = m.constant("f64", 0.0)
     return finish(m, function, quadrant, pair_product(m, (r, zero), pi_pair))

@@ -86,7 +86,7 @@ def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
     # e**-a = 2**-n / p, in units of 2**n; it is negligible from n = 64 on.
     n = shifted - f.rounding_shift
     bounded = m.select(n > 60.0, 60.0, n)
-    square = scale(m, one, bounded * -2.0 + f.rounding_shift)
+    square = scale(m, one, bounded * -2.0 + f.rounding_shift)  # 2**(-2 n)
     other = sign * square / p
     total, total_low = fast_two_sum(p, other)
     return scale(m, total + (total_low + p_low), shifted - 1.0)
@@ -121,6 +121,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
     limit = TANH_ONE[f.dtype]
     bounded = m.select(a > limit, limit, a)
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(bounded, 2.0 * LOG2_E, m.constant(f.dtype, shift))
     # 1 - tanh a decreases faster than the error of a one-part ln 2 grows with n.
     y = m.fma(shifted - shift, -0.5 * CONSTANTS[f.dtype].ln2[0], bounded)

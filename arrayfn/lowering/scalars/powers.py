@@ -120,6 +120,7 @@ def pow_f32(m: Arithmetic, x: Value, y: Value) -> Value:
     shifted = m.fma(power, LOG2_E, m.constant("f64", shift))
     r = m.fma(shifted - shift, -c.ln2[0], power)
     p = 1.0 + m.fma(r * r, polynomial(m, r, EXP_P), r)
+    # The exponent field of 2**n; n is in the low bits of ``shifted``.
     biased = bits(m, shifted) - (FORMAT_F64.rounding_shift_bits - FORMAT_F64.bias)
     return m.convert(p * power_of_two(m, biased), "f32")
 
@@ -195,6 +196,7 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
     y = y - residual / (3.0 * square)
     # A subnormal x was scaled by 2**54, whose cube root is 2**18.
     exponent = third - m.select(tiny, m.constant(f.dtype, 18.0), 0.0)
+    # The exponent field of 2**exponent, which is in the low bits of ``shifted``.
     shifted = exponent + f.rounding_shift
     biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias)
     result = with_sign_of(m, y * power_of_two(m, biased), x)
@@ -207,10 +209,11 @@ def unit_scale(m: Arithmetic, x: Value) -> Value:
     For a subnormal ``x`` the product is smaller.
     """
     f = reals(m, x)
-    field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)
+    field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)  # the exponent of x
     smallest, largest = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
     field = m.select(field < smallest, smallest, field)
     field = m.select(field > largest, largest, field)
+    # The exponent field of the reciprocal of a power of 2: 2 bias - field.
     return m.reinterpret(((2 * f.bias) << f.mantissa) - field, f.dtype)
 
 
