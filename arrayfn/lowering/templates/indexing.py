@@ -143,6 +143,7 @@ def _scattered(
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
         is_inside = _within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
+        # The old element is loaded even if nothing is stored: make its index valid.
         starts = zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, target)
     target = geometry.windows_of(target)

@@ -134,6 +134,8 @@ def window_sums(
         while first < stop:
             last = min_i64(first + tile, stop)
             copy_windows(source, own, first, last, dimensions, cut, count, parts)
+            # The first tile overwrites the result (``beta`` and the last argument are
+            # 0), later ones are added to it.
             multiply_by(
                 lanes, windows, gemm, one, beta, own, b + first * step * parts, target,
                 own_m, n, last - first, own_m, ldb, n, 1, transpose_b,
