@@ -122,7 +122,7 @@ class Engine:
         with self._lock:
             if self._execution is None:
                 self._execution = _immortal_engine()
-            while self._undefined:
+            while self._undefined:  # symbols that the code may refer to
                 symbol, make = self._undefined.popitem()
                 llvm().add_symbol(symbol, make())
             if key not in self._loaded:

@@ -151,7 +151,8 @@ class InlinePrinter(StagedPrinter):
     def load(self, s: Load, variables: dict[int, str]) -> None:
         """Print a load from memory, or use the local variable that holds the value.
 
-        The variable itself is the loaded value if it keeps it; else it is copied.
+        The variable stands for the loaded value unless the nest stores to the variable
+        before the value's last use. In that case the value is copied.
         """
         root = self.root(s.operand)
         variable = self.frame.own_values.get(root) or self.frame.register(root)

@@ -64,9 +64,11 @@ def div(m: Arithmetic, x: Complex, y: Complex) -> Complex:
     large = m.select(real_larger, y[0], y[1])
     small = m.select(real_larger, y[1], y[0])
     ratio = small / large
-    # Division by zero gives infinities and NaN of the parts.
+    # A zero divisor: the parts are divided by 0.0, which gives infinities and NaN.
     zero = (a == 0.0) & (b == 0.0)
     scale = 1.0 / (large + small * ratio)
+    # With y = c + i d and |c| >= |d| the quotient of a + i b is
+    # (a + b d/c) / (c + d d/c) + i (b - a d/c) / (c + d d/c).
     first, second = (
         m.select(real_larger, x[0], x[1]),
         m.select(real_larger, x[1], -x[0]),

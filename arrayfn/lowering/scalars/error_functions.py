@@ -295,6 +295,7 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
         return high, rest + (low + low if twice else low)
 
     q, q_low = pair_quotient(m, sum_of(a, -center), sum_of(a, center))
+    # p + p_low = P(q + q_low): the constant term and its rounding error are exact.
     first, *others = ERFCX[dtype]
     tail = polynomial(m, q, others)
     product, product_low = two_product(m, q, tail)
@@ -303,6 +304,7 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
     square, square_low = two_product(m, a, a)
     if low is not None:
         square_low = m.fma(a + a, low, square_low)
+    # e**(-a**2) = 2**n e; the power of 2 is applied last, by ``scale``.
     shifted, e = exp_pair(m, -square, -square_low)
     top = pair_product(m, (p, p_low), e)
     high, rest = pair_quotient(m, top, sum_of(one, a + a, twice=True))

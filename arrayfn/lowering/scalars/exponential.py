@@ -235,7 +235,7 @@ def exp2(m: Arithmetic, x: Value) -> Value:
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
     x = clamped(m, x, c.exp2_limits)
-    shifted = x + f.rounding_shift
+    shifted = x + f.rounding_shift  # rounds x to the nearest integer n
     fraction = x - (shifted - f.rounding_shift)
     # The parts of ln2 are high and low; r + r_low is fraction * ln2.
     r = fraction * c.ln2[0]

@@ -135,6 +135,7 @@ def atan2(m: Arithmetic, y: Value, x: Value) -> Value:
     a_finite = m.select(both, one, a_finite)
     b_finite = m.select(both | ((a == 0.0) & (b == 0.0)), one, b_finite)
     high, low = atan_pair(m, a_finite, b_finite)
+    # For a negative x the angle is pi minus that; it gets the sign of y.
     reflected, reflected_low = fast_two_sum(
         m.constant(f.dtype, 2.0 * half_pi[0]), -high
     )

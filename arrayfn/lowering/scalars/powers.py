@@ -137,11 +137,13 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
     result = core(m, x, y)
     zero = m.constant(dtype, 0.0)
     infinity = m.constant(dtype, inf)
+    # A base of 0 or infinity, then an infinite exponent.
     result = m.select(a == 0.0, m.select(negative_y, infinity, zero), result)
     result = m.select(a == inf, m.select(negative_y, zero, infinity), result)
     grows = (a > 1.0) != negative_y
     limit = m.select(a == 1.0, m.constant(dtype, 1.0), m.select(grows, infinity, zero))
     result = m.select(m.abs(y) == inf, limit, result)
+    # y is an odd integer if y / 2 is not an integer.
     integral = m.trunc(y) == y
     half = 0.5 * y
     odd = integral & (m.trunc(half) != half)
@@ -149,6 +151,7 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
     odd = odd & (m.abs(y) < inf)
     negative_x = bits(m, x) < 0
     result = m.select(negative_x & odd, -result, result)
+    # A negative base with an exponent that is no integer has no real power.
     invalid = (x < 0.0) & (a < inf) & (m.abs(y) < inf)
     result = m.select(invalid & ~integral, nan, result)
     result = m.select(either_nan(m, x, y), x + y, result)

@@ -121,6 +121,7 @@ def nextafter(m: Arithmetic, x: Value, y: Value) -> Value:
     away = (y > x) == (x > 0.0)
     one = m.constant(f.integer, 1)
     stepped = m.reinterpret(raw + m.select(away, one, -1), f.dtype)
+    # From 0 the next number is the smallest subnormal, whose bits are 1.
     smallest = with_sign_of(m, m.reinterpret(one, f.dtype), y)
     result = m.select(x == 0.0, smallest, stepped)
     result = m.select(x == y, y, result)

@@ -94,7 +94,7 @@ def sort_codes(
                 bits = int(x[offset + k])
                 # A larger magnitude of a negative float is a smaller number.
                 code = bits ^ magnitude if bits < 0 else bits
-                code = nan if (bits & magnitude) > infinity else code
+                code = nan if (bits & magnitude) > infinity else code  # any NaN
                 target[k] = code ^ flip
             used = short_function if count < SHORT else function
             c_function(used, target, count, 0)

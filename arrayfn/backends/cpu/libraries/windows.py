@@ -312,6 +312,7 @@ def _windows(arguments: Mapping[str, Any]) -> Any:
 
 def _right(arguments: Mapping[str, Any]) -> Any:
     """Return the k x n right factor of a product; ``arguments`` are by name."""
+    # ``transpose_b`` is 0, 1, or 2 for the conjugate transpose.
     n, k, transposed = (int(arguments[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
     right = arguments["b"].array(shape, (int(arguments["ldb"]), 1))
