@@ -96,10 +96,10 @@ class ObjectCache:
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        self._memory: dict[str, bytes] = {}
-        self._written = 0
+        self._memory: dict[str, bytes] = {}  # code that could not be written
+        self._written = 0  # entries that this object has written
         self._lock = threading.Lock()
-        self._usable: bool | None = None
+        self._usable: bool | None = None  # whether the directory is; None: not known
         self.refused = 0
 
     def get_or_compile(self, key: str, compile: Callable[[], bytes]) -> bytes:

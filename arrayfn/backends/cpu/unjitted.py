@@ -156,7 +156,7 @@ def _call_library(
 ) -> None:
     """Run all items of a library kernel by its provider's ``unjitted`` function.
 
-    It takes the arguments by name, with the dtype's short name as "dtype".
+    The function takes the arguments by name, with the dtype's short name as "dtype".
     """
     arguments = {
         parameter.name: _value(argument, parameter, buffers, scratch)

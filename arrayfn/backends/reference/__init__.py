@@ -82,6 +82,7 @@ class ReferenceBackend:
             # Python numbers come as they are: convert them to the Program's dtypes.
             typed = zip(arrays, compiled.input_types, strict=True)
             operands = [self.operand(x, kind.dtype) for x, kind in typed]
+            # Results that are operands themselves are copied.
             ids = {id(x) for x in operands}
             return [owned_copy(x, ids) for x in evaluate(run_program, operands)]
 

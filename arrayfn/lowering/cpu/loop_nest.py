@@ -21,6 +21,7 @@ class InlinePrinter(StagedPrinter):
     frame: LoopFrame = field(kw_only=True)
 
     def __post_init__(self) -> None:
+        """Share the frame's lines, parameters and constants: they become its text."""
         super().__post_init__()
         frame = self.frame
         self.readable = frame.readable
