@@ -23,29 +23,32 @@ from arrayfn.ir import ArrayType
 from arrayfn.ir.layout import C
 from arrayfn.transforms import ShapeDtypeStruct, eval_shape
 
-_EXTENT: Final = 4  # of the axes of arrays whose shapes Numba does not know
+_EXTENT: Final = 4  # assumed for each axis of an array: Numba's types have no extents
 Key = tuple[int, ...]
 _known: dict[Key, tuple[Any, Any]] = {}
+"""By key: arrayfn's function, and the njit function that calls it."""
 
 
 def type_of_compiled(compiled: Any) -> Any:
-    """Numba's type of a function that arrayfn compiled for one signature."""
+    """Return the Numba type of a function that arrayfn compiled for one signature."""
     return _numba_type_of((id(compiled),), compiled, _native_call)
 
 
 def type_of_jitted(jitted: Any) -> Any:
-    """Numba's type of a jitted function."""
-    # Numba keeps failures, and another signature may tell what the results are.
+    """Return the Numba type of a jitted function of arrayfn."""
+    # Numba remembers if it could not type a call. A signature that was compiled since
+    # then may say what the results are: so the number of signatures is in the key.
     return _numba_type_of(
         (id(jitted), len(jitted.compiled_signatures())), jitted, _object_call
     )
 
 
 def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
-    """Numba's type of the njit function ``make(function)``, made once for ``key``.
+    """Return the Numba type of the njit function ``make(function)``.
 
-    Both functions stay alive: machine code may call the one that was made, and ``key``
-    has the address of ``function``, which must not become that of another object.
+    The njit function is made once for ``key``. Both functions stay alive: machine code
+    may call the njit function, and ``key`` has the address of ``function``, which must
+    not become that of another object.
     """
     if key not in _known:
         _known[key] = function, make(function)
@@ -53,7 +56,11 @@ def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
 
 
 def _native_call(compiled: Any) -> Any:
-    """An njit function that runs the plan of ``compiled`` without the interpreter."""
+    """Make an njit function that runs the plan of ``compiled`` natively.
+
+    Raises ArgumentError if the plan cannot be run so: it is not for the CPU, checks its
+    arguments, donates some, or calls Python.
+    """
     from numba import njit
     from numba.extending import overload
 
@@ -80,10 +87,12 @@ def _native_call(compiled: Any) -> Any:
     implementation = _executed("\n".join(_native_lines(name, inputs, outputs)), scope)
 
     def choose(*arguments: Any) -> Any:
+        """Return the implementation if it takes arguments of these Numba types."""
         _check_types(name, inputs, arguments)
         return implementation
 
-    # Numba compares the parameters of a function, of its types and of the source.
+    # Numba requires that the called function, the function that chooses by types, and
+    # the implementation have the same parameters.
     called = ", ".join(names)
     stub = _executed(f"def call({called}): ...", {})
     typed = f"def call({called}): return choose({called})"
@@ -98,9 +107,10 @@ def _check_signature(
     inputs: Sequence[ArrayType],
     outputs: Sequence[ArrayType],
 ) -> None:
-    """Raise ArgumentError unless arguments and results are arrays in C order.
+    """Raise ArgumentError unless Numba's functions can pass and take the arrays.
 
-    ``name`` is the function's, for messages; ``compiled`` its compiled form.
+    Arguments must be positional, results one array or a tuple, and all arrays in C
+    order. ``name`` is the function's, for messages; ``compiled`` its compiled form.
     """
     count = len(inputs)
     is_flat = compiled.in_tree == tree.structure(((0,) * count, {}))
@@ -127,10 +137,23 @@ def _check_signature(
 def _native_lines(
     name: str, inputs: Sequence[ArrayType], outputs: Sequence[ArrayType]
 ) -> list[str]:
-    """Write the source of an njit function that runs the plan of ``name``.
+    """Return the source lines of an njit function that runs the plan of ``name``.
 
-    The function checks shapes, allocates results, and runs the plan on the arrays'
-    addresses.
+    The function checks shapes, makes the arguments contiguous, allocates results, and
+    runs the plan on the arrays' addresses. For one vector it is about ::
+
+        def call(x0):
+            if x0.shape != (3,):
+                raise ValueError(...)
+            a0 = np.ascontiguousarray(x0)
+            a1 = np.empty((3,), dtype_1)
+            at = np.empty(2, np.int64)
+            at[0] = a0.ctypes.data
+            at[1] = a1.ctypes.data
+            failed = run(image, at.ctypes.data)
+            if failed != 0 or a0.size < 0 or a1.size < 0 or at.size < 0:
+                raise RuntimeError(...)
+            return a1
     """
     count, places = len(inputs), list[str]()
     lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
@@ -151,7 +174,8 @@ def _native_lines(
     lines.append(f"    at = np.empty({max(len(places), 1)}, np.int64)")
     lines += [f"    at[{k}] = {place}.ctypes.data" for k, place in enumerate(places)]
     lines.append("    failed = run(image, at.ctypes.data)")
-    # What is read after the run is not freed before it.
+    # Numba frees an array after its last use. Reading ``size`` after the run, which is
+    # never negative, keeps the arrays alive until then.
     lines.append(
         "    if failed != 0"
         + "".join(f" or {place}.size < 0" for place in (*places, "at"))
@@ -170,8 +194,9 @@ def _native_lines(
 def _check_types(
     name: str, inputs: Sequence[ArrayType], arguments: Sequence[Any]
 ) -> None:
-    """Raise Numba's TypingError unless its types ``arguments`` fit ``inputs``.
+    """Raise Numba's TypingError unless arguments of these Numba types fit ``inputs``.
 
+    An array needs the same rank and dtype; for an input of rank 0 any number fits.
     ``name`` is the function's, for messages.
     """
     from numba import types
@@ -191,7 +216,15 @@ def _check_types(
 
 
 def _object_call(jitted: Any) -> Any:
-    """An njit function that calls ``jitted`` as a Python object, with the GIL."""
+    """Make an njit function that calls ``jitted`` as a Python object, with the GIL.
+
+    Its code for two results is about ::
+
+        def call(*arguments):
+            with objmode(y0=type_0, y1=type_1):
+                y0, y1, = jitted(*arguments)
+            return y0, y1,
+    """
     from numba import njit, objmode
     from numba.extending import overload
 
@@ -203,12 +236,13 @@ def _object_call(jitted: Any) -> Any:
         scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
         names = [f"y{k}" for k in range(len(results))]
         scope |= {f"type_{k}": type for k, type in enumerate(results)}
-        given = ", ".join(f"{y}=type_{k}" for k, y in enumerate(names))
+        typed_names = ", ".join(f"{y}=type_{k}" for k, y in enumerate(names))
         values = f"{', '.join(names)}{',' * is_tuple}"
         lines = [
             "def call(*arguments):",
-            f"    with objmode({given}):",
+            f"    with objmode({typed_names}):",
             f"        {values} = jitted(*arguments)",
+            # A result of rank 0 is an array in Python, and a number for Numba.
             *(
                 f"        {y} = {y}[()]"
                 for y, type in zip(names, results, strict=True)
@@ -228,50 +262,54 @@ def _object_call(jitted: Any) -> Any:
 def _results_for(
     jitted: Any, name: str, arguments: Sequence[Any]
 ) -> tuple[list[Any], bool]:
-    """Numba's types of the results of ``jitted``, and whether they form a tuple.
+    """Return the Numba types of the results of ``jitted``, and if they form a tuple.
 
-    ``arguments`` are Numba's types. These have no extents: the function is traced with
-    axes of equal extent, unless it was compiled for such arguments before. Raises
-    TypingError, about ``name``, if it cannot be traced so.
+    ``arguments`` are the Numba types of a call's arguments, which have no extents. If
+    ``jitted`` was compiled before for arguments of the same dtypes and ranks, the
+    results are taken from there. Otherwise the function is traced with axes of extent
+    ``_EXTENT``. Raises TypingError, about ``name``, if that fails.
     """
     from numba import types
     from numba.core.errors import TypingError
     from numba.np.numpy_support import as_dtype
 
     structs: list[ShapeDtypeStruct] = []
-    for have in arguments:
-        is_array = isinstance(have, types.Array)
-        if not is_array and not isinstance(have, (types.Number, types.Boolean)):
-            raise TypingError(f"{name} takes arrays and numbers, not {have}")
-        shape = (_EXTENT,) * have.ndim if is_array else ()
-        dtype = as_dtype(have.dtype if is_array else have)
+    for argument in arguments:
+        is_array = isinstance(argument, types.Array)
+        if not is_array and not isinstance(argument, (types.Number, types.Boolean)):
+            raise TypingError(f"{name} takes arrays and numbers, not {argument}")
+        shape = (_EXTENT,) * argument.ndim if is_array else ()
+        dtype = as_dtype(argument.dtype if is_array else argument)
         structs.append(ShapeDtypeStruct(shape, dtype))
-    wanted = [(x.dtype, len(x.shape)) for x in structs]
+    dtypes_and_ranks = [(x.dtype, len(x.shape)) for x in structs]
     for compiled, out_tree in jitted.compiled_signatures():
-        have = [(t.dtype, len(t.shape)) for t in compiled.input_types]
-        if have == wanted:
+        known = [(t.dtype, len(t.shape)) for t in compiled.input_types]
+        if known == dtypes_and_ranks:
             is_tuple = out_tree != tree.structure(0)
             return [_result_type(name, t) for t in compiled.output_types], is_tuple
     try:
-        given = eval_shape(jitted, *structs)
+        results = eval_shape(jitted, *structs)
     except (ArrayfnError, TypeError, ValueError, IndexError) as error:
         raise TypingError(
             f"what {name} returns is not known, since Numba knows no shapes, and it "
             f"cannot be traced with {', '.join(map(str, structs))}: call it once on "
             f"such arrays first. {error}"
         ) from error
-    leaves = tree.leaves(given)
-    if tree.structure(given) not in (
+    leaves = tree.leaves(results)
+    if tree.structure(results) not in (
         tree.structure(0),
         tree.structure((0,) * len(leaves)),
     ):
         raise TypingError(f"{name} returns a container other than a tuple of arrays")
-    made = [_result_type(name, x) for x in leaves]
-    return made, not hasattr(given, "dtype")
+    numba_types = [_result_type(name, x) for x in leaves]
+    return numba_types, not hasattr(results, "dtype")
 
 
 def _result_type(name: str, type: Any) -> Any:
-    """Numba's type of a result."""
+    """Return the Numba type of a result of arrayfn's ``type``: a C array or a number.
+
+    ``name`` is the function's, for messages.
+    """
     from numba import types
 
     dtype = _numba_type(name, type)
@@ -280,7 +318,10 @@ def _result_type(name: str, type: Any) -> Any:
 
 
 def _numba_type(name: str, type: Any) -> Any:
-    """Numba's type of an array's elements; ArgumentError, about ``name``, if none."""
+    """Return the Numba type of the elements of an array of arrayfn's ``type``.
+
+    Raises ArgumentError, about the function ``name``, if Numba lacks the dtype.
+    """
     from numba.core.errors import NumbaNotImplementedError
     from numba.np.numpy_support import from_dtype
 
@@ -296,12 +337,17 @@ def _numba_type(name: str, type: Any) -> Any:
 
 @cache
 def _runner() -> Any:
-    """The native entry, which takes the GIL by itself."""
+    """Return the native entry ``run_at`` as a C function, which Numba can call.
+
+    It takes the addresses of an image and of the arrays' addresses, and takes the GIL
+    itself.
+    """
     word = ctypes.c_int64
     return ctypes.CFUNCTYPE(word, word, word)(native_address(run_at))
 
 
 def _executed(source: str, scope: dict[str, Any]) -> Any:
+    """Execute ``source`` with the globals ``scope``; return its function ``call``."""
     exec(source, scope)
     return scope["call"]
 

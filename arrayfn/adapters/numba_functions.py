@@ -42,7 +42,12 @@ _names: dict[str, Any] = {}
 
 
 class NumbaFunction:
-    """A function that Numba compiled, which takes traced values and arrays."""
+    """A function that Numba compiled, which also takes traced values.
+
+    ``result``, ``vjp`` and ``check`` are those of ``numba``. ``python`` is a traceable
+    copy of its Python source function, or None if it has none. ``_operators`` has the
+    operators that were made for its calls.
+    """
 
     __name__: str
 
@@ -63,7 +68,12 @@ class NumbaFunction:
         update_wrapper(self, python or function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled function; on traced values, emit an operator."""
+        """Call the compiled function; if arguments are traced, emit an operator.
+
+        If the source cannot be traced, or ``result`` or ``vjp`` was given, the compiled
+        function is called back when the traced program runs.
+        """
+        # Numba wraps the default values of omitted arguments.
         args = tuple(getattr(x, "value", x) if _is_omitted(x) else x for x in args)
         leaves, structure = tree.flatten((args, kwargs))
         if not is_staged(leaves):
@@ -83,9 +93,9 @@ class NumbaFunction:
         return f"<Numba function {self.__name__}>"
 
     def operator_for(self, key: Any, make: Callable[[], Operator[..., Any]]) -> Any:
-        """The operator for calls with the non-array arguments ``key``.
+        """Return the operator for calls that agree in ``key``, all but the arrays.
 
-        ``make`` makes it at first use.
+        ``make`` makes it at first use, or each time if the key cannot be hashed.
         """
         try:
             if key not in self._operators:
@@ -96,7 +106,7 @@ class NumbaFunction:
 
 
 class _Call:
-    """One call: its leaves, and which of them are arrays.
+    """One call of a NumbaFunction: its arguments as leaves, and which are arrays.
 
     Attributes:
         callee: the function that is called.
@@ -120,7 +130,7 @@ class _Call:
         self.array_positions = tuple(array_positions)
 
     def arguments(self, operands: Sequence[Any]) -> tuple[Any, Any]:
-        """The call's ``(args, kwargs)`` with ``operands`` in place of the arrays."""
+        """Return ``(args, kwargs)`` of the call, with ``operands`` for the arrays."""
         values = {
             **self.others,
             **dict(zip(self.array_positions, operands, strict=True)),
@@ -129,67 +139,85 @@ class _Call:
         return tree.unflatten(self.structure, flat)
 
     def operator(self) -> Operator[..., Any]:
-        """The operator whose body is the function's Python source, traced."""
-        # 1, 1.0 and True are equal as keys: their types tell them apart.
+        """Return the operator for this call, whose body is the Python source.
+
+        Calls that differ only in their arrays share it.
+        """
+        # 1, 1.0 and True are equal as keys, so the key has the types as well.
         kinds = tuple((k, type(x), x) for k, x in self.others.items())
         key = self.structure, self.array_positions, kinds
         return self.callee.operator_for(key, self._make_operator)
 
     def _make_operator(self) -> Operator[..., Any]:
-        """Make an operator of the arrays, whose kernel is the compiled function."""
+        """Make an operator of the call's arrays, and register its kernel for CPUs.
+
+        The operator's body is the Python source, its kernel the compiled function.
+        """
         python, count = self.callee.python, len(self.array_positions)
         assert python is not None
 
         def body(*operands: Any) -> Any:
+            """Run the Python source on ``operands``, which are traced."""
             args, kwargs = self.arguments(operands)
             return python(*args, **kwargs)
 
         def kernel(*arrays: Any) -> None:
             """Run the compiled function, and copy its results to the last arrays."""
             args, kwargs = self.arguments([_as_numba(x) for x in arrays[:count]])
-            given = _run(self.callee.function, args, kwargs, ())
-            write(self.callee.__name__, tree.leaves(given), arrays[count:])
+            values = _run(self.callee.function, args, kwargs, ())
+            write(self.callee.__name__, tree.leaves(values), arrays[count:])
 
         name = _unique(self.callee.__name__)
         body.__name__ = kernel.__name__ = self.callee.__name__
         positional = Parameter.POSITIONAL_ONLY
         parameters = [Parameter(f"x{k}", positional) for k in range(count)]
+        # The operator reads the number of its operands from the signature.
         vars(body)["__signature__"] = Signature(parameters)
-        made = Operator(body, name, frozenset())
+        operator = Operator(body, name, frozenset())
         KERNELS.register(
             OperatorKernel(
                 name, "cpu", kernel, check=self.callee.check, compiles_body=True
             )
         )
-        return made
+        return operator
 
     def call_back(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """Call the compiled function on ``operands`` as a callback, with its ``vjp``.
+        """Emit a callback of the compiled function on the traced ``operands``.
 
-        ``error`` says why its Python source cannot be traced, if it was tried.
+        If the callee has a ``vjp``, it is the callback's derivative. ``error`` says why
+        the Python source cannot be traced, if that was tried.
         """
         callee, name = self.callee, self.callee.__name__
-        wanted = self.result_of(operands, error)
-        result_types = [ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(wanted)]
+        result_structs = self.result_of(operands, error)
+        result_types = [
+            ShapeDtypeStruct(t.shape, t.dtype) for t in tree.leaves(result_structs)
+        ]
 
         def run(*arrays: Any) -> Any:
+            """Run the compiled function on copies of the arrays."""
             args, kwargs = self.arguments([_as_numba(np.array(x)) for x in arrays])
             return _run(callee.function, args, kwargs, result_types)
 
         run.__name__ = name
+        # A ufunc broadcasts over the axes that ``vmap`` adds; others are called for
+        # each index.
         method = "expand_dims" if _is_ufunc(callee.function) else "sequential"
 
         def called(*arrays: Any) -> Any:
-            return pure_callback(run, wanted, *arrays, vmap_method=method)
+            """Emit the callback."""
+            return pure_callback(run, result_structs, *arrays, vmap_method=method)
 
         if callee.vjp is None:
             return called(*operands)
         rule = callee.vjp
 
-        def backward(kept: tuple[Any, Any], cotangent: Any) -> tuple[Any, ...]:
-            return tuple(rule(*kept[0], kept[1], cotangent))
+        def backward(residuals: tuple[Any, Any], cotangent: Any) -> tuple[Any, ...]:
+            """Return the cotangents of the arrays, by the user's rule."""
+            arrays, value = residuals
+            return tuple(rule(*arrays, value, cotangent))
 
         def forward(*arrays: Any) -> tuple[Any, Any]:
+            """Return the value, and the residuals for ``backward``."""
             value = called(*arrays)
             return value, (arrays, value)
 
@@ -198,26 +226,28 @@ class _Call:
         return ruled(*operands)
 
     def result_of(self, operands: Sequence[Any], error: Exception | None) -> Any:
-        """The results' types for ``operands``, as ShapeDtypeStructs.
+        """Return the types of the call's results for ``operands``.
 
-        Raises ArgumentError if they cannot be found; ``error`` says why the function
+        The result is a ShapeDtypeStruct or a pytree of them. They are those that the
+        user gave, or for a ufunc those of a call on empty arrays, or a number if Numba
+        infers that. Otherwise ArgumentError is raised; ``error`` says why the function
         was not traced.
         """
         callee = self.callee
-        given = [leaf_type(x) for x in operands]
-        structs = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
+        operand_types = [leaf_type(x) for x in operands]
+        structs = [ShapeDtypeStruct(t.shape, t.dtype) for t in operand_types]
         if callable(callee.result):
             args, kwargs = self.arguments(structs)
             return callee.result(*args, **kwargs)
         if callee.result is not None:
             return callee.result
-        found = None
+        result = None
         if _is_ufunc(callee.function):
-            found = _ufunc_results(callee.function, self.arguments(structs)[0])
+            result = _ufunc_results(callee.function, self.arguments(structs)[0])
         elif hasattr(callee.function, "overloads"):
-            found = self._scalar_result(structs)
-        if found is not None:
-            return found
+            result = self._scalar_result(structs)
+        if result is not None:
+            return result
         name = callee.__name__
         why = "its results are its arguments" if error is None else _reason(error)
         raise ArgumentError(
@@ -229,7 +259,10 @@ class _Call:
         ) from error
 
     def _scalar_result(self, structs: Sequence[ShapeDtypeStruct]) -> Any:
-        """The result as a struct if Numba infers that it is a number, else None."""
+        """Return the result's type if Numba infers that it is a number, else None.
+
+        Numba compiles the function for arguments like ``structs`` to infer it.
+        """
         args, kwargs = self.arguments(
             [_as_numba(np.ones(x.shape, x.dtype)) for x in structs]
         )
@@ -302,15 +335,16 @@ def numba(
 
 
 def write(name: str, values: Sequence[Any], results: Sequence[Array]) -> None:
-    """Copy ``values`` into ``results``; ShapeError if they do not fit.
+    """Copy the arrays ``values`` into the arrays ``results``.
 
-    ``name`` is the function's, for the message.
+    Raises ShapeError if their number or shapes differ; ``name`` is the function's, for
+    the message.
     """
-    have, want = [np.shape(x) for x in values], [x.shape for x in results]
-    if have != want:
+    shapes, result_shapes = [np.shape(x) for x in values], [x.shape for x in results]
+    if shapes != result_shapes:
         raise ShapeError(
-            f"{name}, compiled by Numba, returned arrays of shapes {have}; its Python "
-            f"source returns {want}"
+            f"{name}, compiled by Numba, returned arrays of shapes {shapes}; its "
+            f"Python source returns {result_shapes}"
         )
     for result, value in zip(results, values, strict=True):
         result[...] = value
@@ -332,35 +366,46 @@ def _run(
 
 
 def _as_numba(x: Array) -> Any:
-    """``x`` as Numba takes it: a writable array, or a number if it has no axes."""
+    """Return ``x`` as Numba takes it: a number if it has no axes, else ``x``.
+
+    The array ``x`` itself is made writable.
+    """
     if not x.ndim:
         return x[()]
-    # Numba has another type for read-only arrays, which few signatures take. What is
-    # traced writes into none; what is not traced gets copies.
+    # Numba has another type for read-only arrays, which few signatures take. It is safe
+    # to make them writable: a function that was traced does not write into arrays, and
+    # one that is called back gets copies.
     x.flags.writeable = True
     return x
 
 
 def _is_array(x: Any) -> bool:
+    """Return whether an argument is an array or a number of NumPy, or traced."""
     return isinstance(x, (ImmutableArray, np.ndarray, np.generic))
 
 
 def _is_omitted(x: Any) -> bool:
-    """Whether Numba passes ``x`` for an argument that has its default."""
+    """Return whether ``x`` is Numba's wrapper of an omitted argument's default."""
     return type(x).__name__ == "OmittedArg"
 
 
 def _is_ufunc(function: Any) -> bool:
+    """Return whether ``function`` is a NumPy ufunc, or a Numba object around one."""
     return isinstance(function, np.ufunc) or hasattr(function, "ufunc")
 
 
 def _is_compiled(function: Any) -> bool:
+    """Return whether ``function`` is a ufunc or a callable of a Numba class."""
     is_of_numba = type(function).__module__.partition(".")[0] == "numba"
     return isinstance(function, np.ufunc) or (is_of_numba and callable(function))
 
 
 def _python_of(function: Any) -> Any:
-    """The Python source function of ``function``; None if it writes its results."""
+    """Return the Python function that ``function`` was compiled from, or None.
+
+    It is None for a ``guvectorize`` function, whose source writes into its results, and
+    for a ufunc that Numba did not compile.
+    """
     if hasattr(function, "gufunc_builder"):
         return None
     if _is_ufunc(function):
@@ -369,15 +414,17 @@ def _python_of(function: Any) -> Any:
 
 
 def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
-    """The results' types of a ufunc, found by calling it on empty arrays.
+    """Return the types of a ufunc's results for ``operands``, which are structs.
 
-    None if they cannot be found so.
+    The ufunc is called on empty arrays: their loop axes are replaced by one of extent
+    0, and the axes of its signature stay. Returns None for a ``guvectorize`` function
+    that allocates no results.
     """
     if getattr(function, "is_dynamic", False) and hasattr(function, "gufunc_builder"):
         return None
     structs = [x if hasattr(x, "shape") else np.asarray(x) for x in operands]
     signature = getattr(getattr(function, "ufunc", function), "signature", None)
-    ndims = [0] * len(structs)
+    ndims = [0] * len(structs)  # each operand's axes in the signature, "(n),(n,m)->(m)"
     if signature:
         inputs = re.findall(r"\(([^)]*)\)", signature.partition("->")[0])
         ndims = [len([x for x in part.split(",") if x.strip()]) for part in inputs]
@@ -388,49 +435,58 @@ def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
         np.empty((0, *x.shape[len(x.shape) - n :]), x.dtype)
         for x, n in zip(structs, ndims, strict=True)
     ]
-    given = function(*empty)
-    made = [
+    results = function(*empty)
+    result_structs = [
         ShapeDtypeStruct((*loops, *y.shape[1:]), y.dtype)
-        for y in (given if isinstance(given, tuple) else (given,))
+        for y in (results if isinstance(results, tuple) else (results,))
     ]
-    return tuple(made) if isinstance(given, tuple) else made[0]
+    return tuple(result_structs) if isinstance(results, tuple) else result_structs[0]
 
 
 def _unique(name: str) -> str:
-    """Append a number to ``name`` if another function's operator has it."""
+    """Return and reserve an operator's name, such as "numba.f" or "numba.f_1".
+
+    A number is appended if another operator has the name.
+    """
     for number in itertools.count():
-        found = f"numba.{name}" + (f"_{number}" if number else "")
-        if found not in _names:
-            _names[found] = None
-            return found
+        candidate = f"numba.{name}" + (f"_{number}" if number else "")
+        if candidate not in _names:
+            _names[candidate] = None
+            return candidate
     raise AssertionError
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of ``error``'s message, without the line that it names."""
+    """Return the first sentence of an error's message, and where it happened.
+
+    The place, in parentheses, is known for errors of arrayfn only.
+    """
     is_ours = isinstance(error, ArrayfnError)
     first = re.split(r"\. |\n", (error.message if is_ours else str(error)).strip())[0]
     return f"{first} ({error.location})" if is_ours and error.location else first
 
 
-# What Numba meets when a traced value is among the arguments.
+# Hooks that run when Numba gets a traced value as an argument.
 
 _made: weakref.WeakKeyDictionary[Any, NumbaFunction] = weakref.WeakKeyDictionary()
 
 
 def function_for(compiled: Any) -> NumbaFunction:
-    """The NumbaFunction that runs when ``compiled`` is called on traced values."""
-    made = _made.get(compiled)
-    if made is None:
-        made = _made[compiled] = NumbaFunction(compiled)
-    return made
+    """Return the NumbaFunction of ``compiled``, which is made once."""
+    function = _made.get(compiled)
+    if function is None:
+        function = _made[compiled] = NumbaFunction(compiled)
+    return function
 
 
 def ufunc_for(ufunc: Any) -> NumbaFunction | None:
-    """The NumbaFunction of a ufunc that Numba compiled; None for other ufuncs."""
+    """Return the NumbaFunction of a ufunc that Numba compiled; None for other ufuncs.
+
+    A ``guvectorize`` function calls a NumPy ufunc of its own. It is found among the
+    callers, by their frames.
+    """
     if type(ufunc).__module__.startswith("numba."):
         return function_for(ufunc)
-    # What is called is a NumPy ufunc inside a guvectorize function.
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "numba.np.ufunc.gufunc":
@@ -442,14 +498,17 @@ def ufunc_for(ufunc: Any) -> NumbaFunction | None:
 
 
 def type_of_traced() -> Any:
-    """Numba's type of a traced value, which none of its functions takes.
+    """Return the Numba type of a traced value, which no function of Numba accepts.
 
-    Before it gives the type, the calls of compiled functions are prepared. A kernel of
-    numba.cuda, which gives no value, is refused.
+    Numba's dispatchers are patched first: they then call a NumbaFunction when an
+    argument has this type.
 
-    Raises ArgumentError for such a kernel, and AttributeError where Numba's C code asks
-    whether there is a type: it then asks again in Python, where errors are not lost.
+    Raises ArgumentError if a kernel of numba.cuda is called on a traced value: it has
+    no result. If Numba's C code asks for the type in such a call, AttributeError is
+    raised instead: Numba then asks again in Python code, which does not lose errors.
     """
+    # The frame of the code that asks for the type; this function's caller is the
+    # attribute of the traced value.
     asking = sys._getframe(2)
     frame: types.FrameType | None = asking
     while frame is not None:
@@ -476,7 +535,7 @@ def _prepared() -> Any:
     from numba.core import dispatcher
 
     class TracedValue(numba.types.Type):
-        """A traced value of arrayfn."""
+        """The Numba type of a traced value of arrayfn."""
 
         def __init__(self) -> None:
             super().__init__(name="traced value of arrayfn")
@@ -486,13 +545,19 @@ def _prepared() -> Any:
     explain = base._explain_matching_error
 
     def compiled_for(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what Numba calls with the arguments; it replaces a method of Numba."""
+        """Replace ``_compile_for_args``: return the function that Numba calls next.
+
+        For traced arguments that is the NumbaFunction of ``self``.
+        """
         if _is_traced(args):
             return function_for(self)
         return compile_for_args(self, *args, **kwargs)
 
     def explained(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same for a function that has declared all of its signatures."""
+        """Replace ``_explain_matching_error``, to refuse traced arguments.
+
+        Numba calls it for a function that declares all of its signatures.
+        """
         if not _is_traced(args):
             return explain(self, *args, **kwargs)
         raise ArgumentError(
@@ -509,6 +574,7 @@ def _prepared() -> Any:
 
 
 def _is_traced(args: Any) -> bool:
+    """Return whether a leaf of the arguments ``args`` is a traced value or array."""
     return any(isinstance(x, ImmutableArray) for x in tree.leaves(args))
 
 

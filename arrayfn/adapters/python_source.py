@@ -38,7 +38,10 @@ _ROUNDING: Final = frozenset({"floor", "ceil", "trunc"})
 
 
 def traceable(python: Function) -> Function:
-    """A copy of ``python`` that calls arrayfn's functions in place of ``math``'s.
+    """Return a copy of ``python`` that calls arrayfn's functions instead of ``math``'s.
+
+    The same holds for the built-in ``min`` and ``max``. The function itself does not
+    change. Anything but a Python function is returned as it is.
 
     >>> def f(x):
     ...     return math.exp(max(x, 0.0))
@@ -53,21 +56,24 @@ def traceable(python: Function) -> Function:
         if name in python.__code__.co_names
     }
     for name in ("min", "max"):
-        used.setdefault(name, _extreme(name))
+        used.setdefault(name, _extreme(name))  # unless the module defines its own
     scope = {**python.__globals__, **used}
-    made = FunctionType(
+    copy = FunctionType(
         python.__code__,
         scope,
         python.__name__,
         python.__defaults__,
         python.__closure__,
     )
-    made.__kwdefaults__ = python.__kwdefaults__
-    return made
+    copy.__kwdefaults__ = python.__kwdefaults__
+    return copy
 
 
 def _replaced(value: Any) -> Any:
-    """The replacement of ``value``, a global name of the function, in the copy."""
+    """Return what stands for ``value``, a global of the function, in its copy.
+
+    The module ``math`` and its functions are replaced, other values are not.
+    """
     if value is math:
         return _math()
     name = getattr(value, "__name__", "")
@@ -78,20 +84,23 @@ def _replaced(value: Any) -> Any:
 
 @functools.cache
 def _math() -> Any:
-    """A stand-in for the module ``math``, whose functions also take traced values."""
+    """Return a copy of the module ``math`` whose functions also take traced values."""
     whole = dict(vars(math))
     whole.update({name: _array_function(name) for name in {*_NAMES, *_SPECIAL}})
     return SimpleNamespace(**whole)
 
 
 def _array_function(name: str) -> Function:
-    """The function ``name`` of ``math``, which also takes arrays and traced values."""
-    theirs = getattr(math, name)
+    """Return the function ``name`` of ``math`` for arrays and traced values as well."""
+    math_function = getattr(math, name)
 
     def function(*operands: Any) -> Any:
-        """Call math's function on plain numbers, and arrayfn's on others."""
+        """Call math's function on plain numbers, and arrayfn's on others.
+
+        ``log`` may have a base. ``floor``, ``ceil`` and ``trunc`` give integers.
+        """
         if not any(isinstance(x, ImmutableArray) for x in operands):
-            return theirs(*operands)
+            return math_function(*operands)
         if name in _SPECIAL:
             import_module(Namespace.special_module)
             return Namespace.special[_SPECIAL[name]](*operands)
@@ -107,13 +116,14 @@ def _array_function(name: str) -> Function:
 
 
 def _extreme(name: str) -> Function:
-    """The built-in function ``name``, min or max, which also takes traced numbers."""
-    theirs = getattr(builtins, name)
+    """Return the built-in ``min`` or ``max`` for traced numbers as well."""
+    builtin = getattr(builtins, name)
 
     def function(*values: Any, **options: Any) -> Any:
         """Call the built-in on plain numbers, and arrayfn's function on others."""
         if len(values) < 2 or not any(isinstance(x, ImmutableArray) for x in values):
-            return theirs(*values, **options)
+            return builtin(*values, **options)
+        # Of more than two values, by ``minimum`` or ``maximum`` of two at a time.
         return functools.reduce(namespace().functions[f"{name}imum"], values)
 
     function.__name__ = name

@@ -42,7 +42,7 @@ _STORED_AS: Final = {1: np.uint8, 2: np.uint16}
 def torch(
     function: Callable[..., Any] | None = None, *, results: int = 1, out: bool = False
 ) -> Any:
-    """A kernel that calls a function of PyTorch tensors, on a CPU or a GPU.
+    """Make a kernel that calls a function of PyTorch tensors, on a CPU or a GPU.
 
     ``function`` takes the operands (None for an operand that is not given), then the
     static arguments by name. It returns the result, or a tuple with as many results as
@@ -69,15 +69,16 @@ def torch(
             if out:
                 function(*tensors, **static)
                 return
-            given = function(*tensors[:-results], **static)
-            _write(function, given, tensors[-results:])
+            # The last ``results`` tensors are those to write.
+            returned = function(*tensors[:-results], **static)
+            _write(function, returned, tensors[-results:])
 
     _forget_signature(kernel)
     return kernel
 
 
 def triton(kernel: Any, launch: Launch) -> Kernel:
-    """A kernel that launches a function of ``triton.jit`` (or an autotuner of one).
+    """Make a kernel that launches a function of ``triton.jit`` (or its autotuner).
 
     ``launch(*arrays, **static)`` gets the arrays of operands and results (for their
     shapes) and the static arguments. ``launch`` returns the grid, as Triton takes it,
@@ -93,7 +94,7 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 
     def launched(*arrays: Any, **static: Any) -> None:
         """Launch the kernel on PyTorch's stream."""
-        library = _library("torch", kernel)  # Triton itself finds its stream by it
+        library = _library("torch", kernel)  # Triton asks PyTorch for the stream
         grid, named = _launch_of(launch, kernel, arrays, static)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
@@ -104,32 +105,35 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 
 
 def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
-    """A kernel that calls the result of a function of ``tilelang.jit``.
+    """Make a kernel from a ``factory``, a function of ``tilelang.jit``.
 
     ``sizes(*arrays, **static)`` gets the arrays of operands and results. ``sizes``
-    returns the arguments of ``factory``, as a tuple or a mapping by name. The compiled
-    function is kept for these arguments. This function is called with the tensors of
-    operands and results. A function with ``out_idx`` is called with the operands, and
-    its results are copied.
+    returns the arguments of ``factory``, as a tuple or a mapping by name. The factory
+    returns a compiled function, which is kept for these arguments. The compiled
+    function is called with the tensors of operands and results. If it has ``out_idx``,
+    it is called with the operands only, and its results are copied.
 
     >>> import arrayfn as af
     >>> tiled = af.adapters.tilelang(print, lambda x, out: x.shape)
     """
-    made: dict[Any, Any] = {}
+    functions: dict[Any, Any] = {}  # compiled functions by the factory's arguments
 
     def called(*arrays: Any, **static: Any) -> None:
         """Call the kernel that is compiled for these sizes; compile it at first use."""
         library = _library("torch", factory)
-        given = sizes(*arrays, **static)
-        by_name = isinstance(given, Mapping)
-        key = tuple(given.items()) if by_name else tuple(given)
-        if key not in made:
-            made[key] = factory(**given) if by_name else factory(*given)
-        compiled = made[key]
+        arguments = sizes(*arrays, **static)
+        by_name = isinstance(arguments, Mapping)
+        key = tuple(arguments.items()) if by_name else tuple(arguments)
+        if key not in functions:
+            functions[key] = factory(**arguments) if by_name else factory(*arguments)
+        compiled = functions[key]
         with ExitStack() as stack:
             tensors = [x for x in _tensors(library, arrays, stack) if x is not None]
-            own = getattr(compiled, "out_idx", None)
-            count = len(own) if isinstance(own, Sequence) else int(own is not None)
+            # ``out_idx``: the positions of parameters that the function returns, a
+            # number or several.
+            outputs = getattr(compiled, "out_idx", None)
+            is_list = isinstance(outputs, Sequence)
+            count = len(outputs) if is_list else int(outputs is not None)
             result = compiled(*tensors[: len(tensors) - count])
             if count:
                 _write(factory, result, tensors[-count:])
@@ -138,7 +142,7 @@ def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
 
 
 def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
-    """A kernel that launches a function of ``numba.cuda.jit``.
+    """Make a kernel that launches a function of ``numba.cuda.jit``.
 
     ``launch(*arrays, **static)`` gets the arrays of operands and results and the static
     arguments. ``launch`` returns the grid and the block, and then any values to pass
@@ -153,8 +157,8 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
     def launched(*arrays: Any, **static: Any) -> None:
         """Launch the kernel on the grid and the blocks that ``launch`` says."""
         grid, block, *values = launch(*arrays, **static)
-        there = [x for x in arrays if x is not None]
-        kernel[grid, block](*there, *values)
+        present = [x for x in arrays if x is not None]  # None: an operand not given
+        kernel[grid, block](*present, *values)
 
     return _named(launched, getattr(kernel, "py_func", kernel))
 
@@ -162,28 +166,29 @@ def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
 def _launch_of(
     launch: Launch, kernel: Any, arrays: Sequence[Any], static: Mapping[str, Any]
 ) -> tuple[Any, Mapping[str, Any]]:
-    """The grid and the keyword arguments that ``launch`` returns for these arrays.
+    """Call ``launch`` on the arrays; return the grid and the keyword arguments.
 
-    Raises ArgumentError if it returns something else.
+    Raises ArgumentError if ``launch`` returns something else.
     """
-    given: Any = launch(*arrays, **static)
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
-        return given
+    pair: Any = launch(*arrays, **static)
+    if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Mapping):
+        return pair
     raise ArgumentError(
         f"triton: launch of {_name(kernel)} returns the grid and a dict of arguments, "
-        f"as in ((blocks,), {{'n': n, 'BLOCK': 1024}}), not {given!r}",
+        f"as in ((blocks,), {{'n': n, 'BLOCK': 1024}}), not {pair!r}",
         user_location(),
     )
 
 
 def _tuple(grid: Grid) -> Any:
+    """Return the grid as a tuple if it is a number."""
     return (grid,) if isinstance(grid, int) else grid
 
 
 def _library(name: str, wanted: Any) -> Any:
-    """The module ``name``; BackendError if it is not installed.
+    """Import and return the module ``name``; raise BackendError if not installed.
 
-    ``wanted`` is the kernel that needs it.
+    ``wanted`` is the function that needs it, for the message.
     """
     try:
         return importlib.import_module(name)
@@ -196,7 +201,11 @@ def _library(name: str, wanted: Any) -> Any:
 
 
 def _tensors(library: Any, arrays: Sequence[Any], stack: ExitStack) -> list[Any]:
-    """The arrays as tensors of ``library`` that share their memory; None stays None."""
+    """Return the arrays as tensors of ``library`` that share their memory.
+
+    None stays None. If some array is on a GPU, the default stream of PyTorch is current
+    until ``stack`` ends.
+    """
     on_gpu = any(not isinstance(x, np.ndarray) for x in arrays if x is not None)
     if on_gpu:
         stack.enter_context(library.cuda.stream(library.cuda.default_stream()))
@@ -204,20 +213,20 @@ def _tensors(library: Any, arrays: Sequence[Any], stack: ExitStack) -> list[Any]
 
 
 def tensor_of(library: Any, x: Any) -> Any:
-    """``x`` as a tensor of PyTorch (``library``) that shares its memory."""
+    """Return ``x`` as a tensor of PyTorch (``library``) that shares its memory."""
     if not isinstance(x, np.ndarray) or x.dtype.type.__module__ == "numpy":
         return library.from_dlpack(x)
-    # NumPy does not know bfloat16 and its like, so it does not export them.
+    # NumPy does not export dtypes of other packages, such as bfloat16. Pass their bits.
     bits = library.from_dlpack(x.view(_STORED_AS[x.dtype.itemsize]))
     return bits.view(getattr(library, x.dtype.name))
 
 
-def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
-    """Copy ``given``, the results of ``function``, into the tensors ``results``.
+def _write(function: Any, returned: Any, results: Sequence[Any]) -> None:
+    """Copy what ``function`` returned into the tensors ``results``.
 
-    Raises an error if their number or shapes differ.
+    Raises ArgumentError if the number of results differs, ShapeError if a shape does.
     """
-    values = given if isinstance(given, (tuple, list)) else (given,)
+    values = returned if isinstance(returned, (tuple, list)) else (returned,)
     if len(values) != len(results):
         raise ArgumentError(
             f"kernel {_name(function)} returned {plural(len(values), 'result')}, not "
@@ -236,19 +245,23 @@ def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
 
 
 def _name(function: Any) -> str:
-    found = getattr(function, "__name__", None)
-    return found or getattr(getattr(function, "fn", None), "__name__", "a kernel")
+    """Return the name of a function, or of the function ``fn`` that it wraps."""
+    name = getattr(function, "__name__", None)
+    return name or getattr(getattr(function, "fn", None), "__name__", "a kernel")
 
 
 def _named(kernel: Kernel, function: Any) -> Kernel:
-    """``kernel`` with the name and the docstring of ``function``."""
+    """Give ``kernel`` the name and the docstring of ``function``, and return it."""
     kernel.__name__ = _name(function)
     kernel.__doc__ = getattr(function, "__doc__", None)
     return kernel
 
 
 def _forget_signature(kernel: Any) -> None:
-    """Its parameters are the arrays of operands and results, not the function's."""
+    """Make ``inspect`` show the kernel's own parameters, not those of its function.
+
+    ``functools.wraps`` has set ``__wrapped__``, by which ``inspect`` finds the latter.
+    """
     del kernel.__wrapped__
 
 

@@ -20,7 +20,8 @@ Executable = Callable[[tuple[Any, ...]], Sequence[Any]]
 class DirectExecutable(Protocol):
     """An executable that takes its inputs one by one and checks them itself.
 
-    If an input does not fit it runs nothing and returns the ``int`` 1 + its number.
+    ``call`` returns a tuple of outputs, ``call_single`` the only output. If an input
+    does not fit, nothing is run and the result is the ``int`` 1 + the input's number.
     """
 
     call: Callable[..., Any]
@@ -29,22 +30,22 @@ class DirectExecutable(Protocol):
 
 @runtime_checkable
 class TimedExecutable(Protocol):
-    """An executable that measures the steps of its plan, and waits for its results.
-
-    ``backend`` names the backend whose roof the times are compared with.
-    """
+    """An executable that measures the steps of its plan, and waits for its results."""
 
     @property
     def backend(self) -> str:
-        """The name of the backend that the steps run on."""
+        """The name of the backend that the steps run on.
+
+        Profiles compare the times with this backend's roof.
+        """
         ...
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
-        """Run the plan."""
+        """Run the plan on ``inputs``; return its outputs."""
         ...
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """By step number: how many times the step ran so far, and its total seconds."""
+        """Map each step's number to (how often it ran so far, its total seconds)."""
         ...
 
 
@@ -53,7 +54,7 @@ class TimingBackend(Protocol):
     """A backend that can measure the steps of a plan."""
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """The callable of ``compiled`` that measures its steps."""
+        """Return ``compiled`` as a callable that measures the steps of its plan."""
         ...
 
 
@@ -62,7 +63,7 @@ class AssemblingBackend(Protocol):
     """A backend whose kernels can be read as assembly."""
 
     def assembly(self, kernel: Kernel) -> str:
-        """The assembly of ``kernel``."""
+        """Return the assembly of ``kernel`` as text."""
         ...
 
 
@@ -91,11 +92,11 @@ class Backend(Protocol):
         ...
 
     def info(self) -> BackendInfo:
-        """The backend's requirements, and what is missing on this machine."""
+        """Return the backend's requirements, and what is missing on this machine."""
         ...
 
     def array_types(self) -> tuple[type, ...]:
-        """The types of arrays, besides NumPy's, that executables take as they are."""
+        """Return the classes of arrays, besides NumPy's, that executables accept."""
         ...
 
     def lower(
@@ -103,14 +104,17 @@ class Backend(Protocol):
     ) -> CompiledProgram:
         """Compile ``program`` to kernels and a plan.
 
-        The memory of the inputs ``donated`` may be overwritten.
+        ``donated`` are the numbers of the inputs whose memory may be overwritten.
         """
         ...
 
     def put(self, x: Any) -> Any:
-        """A copy of ``x``, an array or number, in this backend's memory."""
+        """Copy ``x``, an array or number, to this backend's memory."""
         ...
 
     def load(self, compiled: CompiledProgram) -> Executable:
-        """The callable of ``compiled``: a flat tuple of arrays to a list of arrays."""
+        """Return ``compiled`` as a callable of a flat tuple of arrays.
+
+        It returns a sequence of arrays.
+        """
         ...

@@ -19,24 +19,28 @@ VECTOR_BITS = (128, 256)
 
 
 def is_float(dtype: str) -> bool:
-    """Whether a dtype's LLVM type is a float."""
+    """Return whether values of ``dtype``, such as "f32", are floats in LLVM IR."""
     return dtype in ("f32", "f64")
 
 
 def is_signed(dtype: str) -> bool:
-    """Whether shifts, comparisons and conversions treat a dtype as signed."""
+    """Return whether integer instructions treat ``dtype``, such as "i32", as signed."""
     return dtype[0] == "i"
 
 
 def scalar_type(dtype: str) -> ir.Type:
-    """The LLVM type of one value of ``dtype``, as "f32"."""
+    """Return the LLVM type of one value of ``dtype``, a short name such as "f32"."""
     if dtype == "f32":
         return ir.FloatType()
     return ir.DoubleType() if dtype == "f64" else ir.IntType(width(dtype))
 
 
 class LLVMValue:
-    """An LLVM value or vector with its dtype; Python's operators emit instructions."""
+    """An LLVM scalar or vector with its dtype; Python's operators emit instructions.
+
+    ``m`` is the arithmetic that emits them. The other operand of an operator may be a
+    Python number.
+    """
 
     __slots__ = ("dtype", "m", "value")
     __hash__ = None  # type: ignore[assignment]
@@ -45,7 +49,11 @@ class LLVMValue:
         self.m, self.value, self.dtype = m, value, dtype
 
     def _binary(self, name: str, x: Any, y: Any) -> LLVMValue:
-        """Emit the LLVM instruction ``name``, with the prefix "f" for floats."""
+        """Emit the LLVM instruction ``name`` for ``x`` and ``y``, of this dtype.
+
+        ``x`` or ``y`` may be a Python number. For floats the instruction's name gets
+        the prefix "f".
+        """
         m, dtype = self.m, self.dtype
         instruction = getattr(m.builder, ("f" if is_float(dtype) else "") + name)
         return LLVMValue(m, instruction(m.raw(x, dtype), m.raw(y, dtype)), dtype)
@@ -99,7 +107,10 @@ class LLVMValue:
         return self._binary("ashr" if is_signed(self.dtype) else "lshr", self, other)
 
     def _compare(self, operator: str, other: Any) -> LLVMValue:
-        """Emit a comparison: with NaN it is false, except for "!="."""
+        """Emit the comparison ``self operator other``.
+
+        If an operand is NaN, "!=" is true and all other comparisons are false.
+        """
         builder = self.m.builder
         if not is_float(self.dtype):
             signed = is_signed(self.dtype)
@@ -132,8 +143,10 @@ class LLVMValue:
 class LLVMArithmetic:
     """An ``Arithmetic`` that emits LLVM instructions at a builder's position.
 
-    ``scope`` is the prefix of the names of functions and tables, which a module has
-    once. Values are vectors of ``length`` elements, or scalars if that is 1.
+    The methods are those of ``lowering.scalars.arithmetic.Arithmetic``, on LLVMValues.
+    Values are vectors of ``length`` elements, or scalars if ``length`` is 1. Helper
+    functions and tables are defined once in a module, with names that begin with
+    ``scope``.
     """
 
     vector_bits = VECTOR_BITS
@@ -143,10 +156,11 @@ class LLVMArithmetic:
 
     @property
     def module(self) -> ir.Module:
+        """The LLVM module that the builder writes to."""
         return self.builder.module
 
     def type(self, dtype: str) -> ir.Type:
-        """The LLVM type of values of ``dtype``: a scalar or a vector of ``length``."""
+        """Return the LLVM type of ``dtype``: a scalar, or a vector of ``length``."""
         scalar = scalar_type(dtype)
         return scalar if self.length == 1 else ir.VectorType(scalar, self.length)
 
@@ -156,7 +170,7 @@ class LLVMArithmetic:
             return x.value
         x = float(x) if is_float(dtype) else int(x)
         if not is_float(dtype):
-            # In two's complement, as llvmlite prints what it is given.
+            # Make it non-negative, in two's complement: llvmlite prints it as it is.
             x &= (1 << width(dtype)) - 1
         scalar = ir.Constant(scalar_type(dtype), x)
         if self.length == 1:
@@ -164,21 +178,26 @@ class LLVMArithmetic:
         return ir.Constant(self.type(dtype), [scalar] * self.length)
 
     def wrap(self, value: ir.Value, dtype: str) -> LLVMValue:
-        """A value of this arithmetic."""
+        """Return an LLVM value as an LLVMValue of ``dtype``."""
         return LLVMValue(self, value, dtype)
 
     def negate(self, x: LLVMValue) -> LLVMValue:
-        """A float with its sign inverted."""
+        """Emit ``-x`` of a float: its sign is inverted, also that of 0 and NaN."""
         return self.wrap(self.builder.fneg(x.value), x.dtype)
 
     def dtype(self, x: LLVMValue) -> str:
+        """Return the name of the value's dtype."""
         return x.dtype
 
     def constant(self, dtype: str, value: float | bool) -> LLVMValue:
+        """Return the Python number ``value`` as a constant of ``dtype``."""
         return self.wrap(self.raw(value, dtype), dtype)
 
     def convert(self, x: LLVMValue, dtype: str) -> LLVMValue:
-        """``x`` converted to ``dtype``, as C converts numbers."""
+        """Emit the conversion of ``x`` to ``dtype``, as C converts numbers.
+
+        Floats are rounded or truncated, integers truncated, sign- or zero-extended.
+        """
         source, b, target = x.dtype, self.builder, self.type(dtype)
         if source == dtype:
             return x
@@ -197,25 +216,34 @@ class LLVMArithmetic:
         return self.wrap(cast(x.value, target), dtype)
 
     def _half_type(self) -> ir.Type:
+        """Return LLVM's type of float16 values: a scalar, or a vector of ``length``."""
         half = ir.HalfType()
         return half if self.length == 1 else ir.VectorType(half, self.length)
 
     def to_half_bits(self, x: LLVMValue) -> LLVMValue:
+        """Emit the rounding of an f32 to float16; the result is a u16 with its bits."""
         half = self.builder.fptrunc(x.value, self._half_type())
         return self.wrap(self.builder.bitcast(half, self.type("u16")), "u16")
 
     def from_half_bits(self, x: LLVMValue) -> LLVMValue:
+        """Emit the conversion of a float16 to f32; ``x`` is a u16 with its bits."""
         half = self.builder.bitcast(x.value, self._half_type())
         return self.wrap(self.builder.fpext(half, self.type("f32")), "f32")
 
     def reinterpret(self, x: LLVMValue, dtype: str) -> LLVMValue:
-        """The bits of ``x`` as a value of ``dtype``, which has as many."""
+        """Return the bits of ``x`` as a value of ``dtype``, which has as many bits.
+
+        Between integers, which LLVM does not tell apart, no instruction is emitted.
+        """
         if is_float(x.dtype) == is_float(dtype):
             return self.wrap(x.value, dtype)
         return self.wrap(self.builder.bitcast(x.value, self.type(dtype)), dtype)
 
     def select(self, condition: LLVMValue, x: Any, y: Any) -> LLVMValue:
-        """``x`` where ``condition``, else ``y``."""
+        """Emit ``x`` where ``condition`` holds, else ``y``.
+
+        One of ``x`` and ``y`` may be a Python number.
+        """
         dtype = x.dtype if isinstance(x, LLVMValue) else y.dtype
         value = self.builder.select(
             condition.value, self.raw(x, dtype), self.raw(y, dtype)
@@ -225,7 +253,11 @@ class LLVMArithmetic:
     def intrinsic(
         self, name: str, x: LLVMValue, *others: Any, flags: tuple[str, ...] = ()
     ) -> LLVMValue:
-        """A call of ``llvm.<name>``; all arguments have the dtype of ``x``."""
+        """Emit a call of the intrinsic ``llvm.<name>`` with ``x`` and ``others``.
+
+        All arguments and the result have the dtype of ``x``. ``flags`` are fast-math
+        flags of the call. LLVM's name has the type as a suffix, as "v8f32".
+        """
         suffix = f"{'f' if is_float(x.dtype) else 'i'}{width(x.dtype)}"
         if self.length > 1:
             suffix = f"v{self.length}{suffix}"
@@ -233,52 +265,67 @@ class LLVMArithmetic:
         t = self.type(x.dtype)
         types = [t] * len(arguments)
         if name == "ctlz":
+            # Its second argument: the result for 0 is defined.
             arguments, types = [*arguments, ir.Constant(I1, 0)], [*types, I1]
         function = self.declare(f"llvm.{name}.{suffix}", ir.FunctionType(t, types))
         value = self.builder.call(function, arguments, fastmath=flags)
         return self.wrap(value, x.dtype)
 
     def declare(self, name: str, function_type: ir.FunctionType) -> ir.Function:
-        """The module's function ``name``, declared if it is not there."""
+        """Return the module's function ``name``; declare it if it is missing."""
         existing = self.module.globals.get(name)
         return existing or ir.Function(self.module, function_type, name)
 
     def fma(self, x: LLVMValue, y: Any, z: Any) -> LLVMValue:
+        """Emit ``x * y + z`` with one rounding."""
         return self.intrinsic("fma", x, y, z)
 
     def sqrt(self, x: LLVMValue) -> LLVMValue:
+        """Emit the square root of ``x``, correctly rounded."""
         return self.intrinsic("sqrt", x)
 
     def abs(self, x: LLVMValue) -> LLVMValue:
+        """Emit the absolute value of a float."""
         return self.intrinsic("fabs", x)
 
     def rint(self, x: LLVMValue) -> LLVMValue:
+        """Emit the rounding of a float to the nearest integer, ties to even."""
         return self.intrinsic("rint", x)
 
     def floor(self, x: LLVMValue) -> LLVMValue:
+        """Emit the rounding of a float to an integer, down."""
         return self.intrinsic("floor", x)
 
     def ceil(self, x: LLVMValue) -> LLVMValue:
+        """Emit the rounding of a float to an integer, up."""
         return self.intrinsic("ceil", x)
 
     def trunc(self, x: LLVMValue) -> LLVMValue:
+        """Emit the rounding of a float to an integer, towards 0."""
         return self.intrinsic("trunc", x)
 
     def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        """Emit C's ``fmod(x, y)`` of floats, which has no rounding error."""
         return self.wrap(self.builder.frem(x.value, y.value), x.dtype)
 
     def popcount(self, x: LLVMValue) -> LLVMValue:
+        """Emit the number of bits of an integer that are 1."""
         return self.intrinsic("ctpop", x)
 
     def leading_zeros(self, x: LLVMValue) -> LLVMValue:
+        """Emit the number of zero bits above the highest bit of ``x`` that is 1."""
         return self.intrinsic("ctlz", x)
 
     def integer_quotient(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
+        """Emit ``x / y`` of integers, truncated towards 0."""
         divide = self.builder.sdiv if is_signed(x.dtype) else self.builder.udiv
         return self.wrap(divide(x.value, y.value), x.dtype)
 
     def integer_power(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
-        """``x ** y`` of integers: a call of a function that the module gets once."""
+        """Emit ``x ** y`` of integers, as a call of a helper function.
+
+        The first call defines the function in the module.
+        """
         t = self.type(x.dtype)
         function = self.declare(
             f"{self.scope}.integer_power.i{width(x.dtype)}", ir.FunctionType(t, [t, t])
@@ -288,14 +335,18 @@ class LLVMArithmetic:
         return self.wrap(self.builder.call(function, [x.value, y.value]), x.dtype)
 
     def lookup(self, table: Sequence[int], index: LLVMValue) -> LLVMValue:
-        """The number at ``index`` of a ``table`` of u64."""
+        """Emit the load of element ``index`` of ``table``, constants of type u64."""
         pointer = self.builder.gep(
             self.table_pointer(table), [ir.Constant(I64, 0), index.value]
         )
         return self.wrap(self.builder.load(pointer), "u64")
 
     def table_pointer(self, table: Sequence[int], space: int = 0) -> ir.Value:
-        """A ``table`` of u64 as a constant array in the module, in an address space."""
+        """Return the address of ``table``, numbers of type u64, as a constant array.
+
+        The module has each table once. ``space`` is the LLVM address space, such as
+        that of constant memory on a GPU.
+        """
         array = ir.ArrayType(I64, len(table))
         name = f"{self.scope}.table.{len(table)}.{hash(tuple(table)) & (2**63 - 1):x}"
         existing: Any = self.module.globals.get(name)
@@ -307,19 +358,25 @@ class LLVMArithmetic:
         return existing
 
     def native(self, function: str, arguments: Sequence[Any]) -> Any:
-        """What the target has for a scalar function; None if its formula is emitted."""
+        """Emit the target's own code for a scalar function, named ``function``.
+
+        Returns its result, or None (as here) if the target has none: then the
+        function's formula is emitted. Targets override this.
+        """
         return None
 
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
-        """Combine ``x`` and ``y`` by "add", "mul", "max" or "min", reassociable.
+        """Emit one step of a reduction: ``x`` and ``y`` combined by ``operation``.
 
-        LLVM may then use several accumulators, and so vectorise a reduction.
+        It is "add", "mul", "max" or "min". Fast-math flags let LLVM change the order of
+        the steps: it may use several accumulators, and so vectorise the reduction.
         """
         b, other = self.builder, self.raw(y, x.dtype)
         if operation == "add":
             return self.wrap(b.fadd(x.value, other, flags=("reassoc",)), x.dtype)
         if operation == "mul":
             return self.wrap(b.fmul(x.value, other, flags=("reassoc",)), x.dtype)
+        # llvm.maximum or llvm.minimum. ``nsz``: the sign of a zero does not matter.
         return self.intrinsic(f"{operation}imum", x, y, flags=("nsz",))
 
     def guarded(
@@ -330,14 +387,17 @@ class LLVMArithmetic:
         common: LLVMValue,
         *arguments: LLVMValue,
     ) -> LLVMValue:
-        """``common``, or the ``slow`` formula of ``arguments`` where ``rare`` holds.
+        """Emit ``common``, or ``slow(*arguments)`` where ``rare(*arguments)`` holds.
 
-        The slow formula is a function of the module with vector variants, which LLVM is
-        told of, so that loops that call it are vectorised.
+        ``rare`` and ``slow`` are formulas. The choice is a call of a function ``name``,
+        which the first call defines in the module, and which is not inlined. It also
+        has a variant for each vector length. An attribute of the call names the
+        variants to LLVM, so that loops with the call are vectorised.
         """
         name = f"{self.scope}.{name}_{common.dtype}"
         values = (*arguments, common)
         dtypes = tuple(v.dtype for v in values)
+        # Elements of a vector, for each width of vectors: the widest dtype decides.
         lengths = [n // max(map(width, dtypes)) for n in self.vector_bits]
         function = self.declare(
             name,
@@ -354,6 +414,8 @@ class LLVMArithmetic:
             ]
             _keep(self.module, variants)
         call = self.builder.call(function, [v.value for v in values])
+        # LLVM's names of variants: N: without a mask, the length, and a "v" for each
+        # parameter that is a vector; then the scalar function and the vector function.
         kinds = "v" * len(values)
         names = ",".join(
             f"_ZGV_LLVM_N{length}{kinds}_{name}({name}.v{length})" for length in lengths
@@ -366,9 +428,10 @@ class LLVMArithmetic:
     def _define_guard(
         self, function: ir.Function, dtypes: Sequence[str], rare: Formula, slow: Formula
     ) -> None:
-        """Define ``function`` of one value: the ``slow`` formula where ``rare`` holds.
+        """Define the scalar ``function(*arguments, common)`` of ``guarded``.
 
-        ``dtypes`` are those of its parameters, the last of which is the common value.
+        It returns ``slow(*arguments)`` if ``rare(*arguments)`` holds, else ``common``.
+        ``dtypes`` are those of its parameters.
         """
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         m = type(self)(builder, self.scope)
@@ -380,9 +443,11 @@ class LLVMArithmetic:
     def _define_variant(
         self, guard: ir.Function, dtypes: Sequence[str], rare: Formula, length: int
     ) -> ir.Function:
-        """Define the guard for ``length`` values; it handles rare ones one by one.
+        """Define the vector variant of ``guard`` for ``length`` elements.
 
-        ``guard`` is the function of one value, ``dtypes`` are those of its parameters.
+        ``guard`` is the scalar function ``guard(*arguments, common)``, ``dtypes`` are
+        those of its parameters. If ``rare`` holds for no element, the variant returns
+        ``common``; otherwise it calls ``guard`` for one element after the other.
         """
         types = [ir.VectorType(scalar_type(dtype), length) for dtype in dtypes]
         function = ir.Function(
@@ -393,7 +458,7 @@ class LLVMArithmetic:
         builder = ir.IRBuilder(entry)
         m = type(self)(builder, self.scope, length)
         *arguments, _ = map(m.wrap, function.args, dtypes)
-        mask = ir.IntType(length)
+        mask = ir.IntType(length)  # a vector of booleans as one integer
         any_rare = builder.icmp_unsigned(
             "!=", builder.bitcast(rare(m, *arguments).value, mask), ir.Constant(mask, 0)
         )
@@ -419,9 +484,10 @@ class LLVMArithmetic:
 
 
 def _mark_pure(function: ir.Function) -> None:
-    """Mark ``function`` as free of effects, internal and never inlined.
+    """Mark ``function`` as free of side effects, internal and never inlined.
 
-    Loops that call it can then be vectorised. It is not optimised, as it rarely runs.
+    Loops that call the function can then be vectorised. It rarely runs, so LLVM does
+    not optimise it (``optnone``), which would take time.
     """
     function.linkage = "internal"
     # llvmlite checks attributes against a list that lacks some of these.
@@ -430,22 +496,27 @@ def _mark_pure(function: ir.Function) -> None:
 
 
 def _keep(module: ir.Module, functions: Sequence[ir.Function]) -> None:
-    """Keep functions that only an attribute names until the vectoriser has run."""
+    """Keep LLVM from removing ``functions``, which are not called yet.
+
+    Only an attribute of a call names them, until the vectoriser replaces the call. They
+    are appended to LLVM's array of used symbols, which gets a new type and value.
+    """
     name = "llvm.compiler.used"
     used: Any = module.globals.get(name)
     if used is None:
         used = ir.GlobalVariable(module, ir.ArrayType(ir.PointerType(), 0), name)
         used.linkage, used.section = "appending", "llvm.metadata"
         used.initializer = ir.Constant(used.value_type, [])
-    kept = [*used.initializer.constant, *functions]
-    used.value_type = ir.ArrayType(ir.PointerType(), len(kept))
-    used.initializer = ir.Constant(used.value_type, kept)
+    symbols = [*used.initializer.constant, *functions]
+    used.value_type = ir.ArrayType(ir.PointerType(), len(symbols))
+    used.initializer = ir.Constant(used.value_type, symbols)
 
 
 def _define_integer_power(function: ir.Function) -> None:
-    """Define ``function(base, exponent)``: the integer power, by squaring.
+    """Define ``function(base, exponent)``: the power of integers, by squaring.
 
-    The exponent is unsigned.
+    The exponent is unsigned. A loop over its bits squares ``power``, and multiplies
+    ``result`` by ``power`` where the lowest bit of the remaining exponent is 1.
     """
     function.linkage = "internal"
     entry, loop, done = map(function.append_basic_block, ("entry", "loop", "done"))

@@ -1,8 +1,9 @@
 """Which member of a mesh the running thread is, for the collectives of its plan.
 
-A CPU's plan meets the other members while it runs: ``RUNNING.member`` is who runs it. A
-GPU's plan enqueues its collectives: ``LOADING.member``, for whom the plan is loaded,
-says how.
+On a CPU, the thread that runs a plan computes each collective together with the threads
+of the other members: ``RUNNING.member`` is the member that this thread runs the plan
+for. On a GPU, a plan enqueues its collectives: ``LOADING.member``, the member that the
+plan is loaded for, says how.
 """
 
 from __future__ import annotations
@@ -18,32 +19,39 @@ from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 Enqueue = Callable[[int, int, int], None]
-"""Enqueues a collective: on a stream, of the operand's and the result's address."""
+"""Enqueues a collective: ``enqueue(stream, operand_address, result_address)``."""
 
 _LOCKSTEP_CALLS: Final = 4
-"""Calls in lockstep after a request: mostly, two sets of addresses alternate."""
+"""The number of calls in lockstep after a request.
+
+Usually two sets of addresses alternate from call to call.
+"""
 
 
 class Member(Protocol):
     """A member of a mesh that is running a CPU's plan."""
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
-        """Compute ``result`` of a collective, together with the other members."""
+        """Compute the collective ``step`` of ``operand`` with the other members.
+
+        Writes ``result``, and waits for the other members.
+        """
         ...
 
 
 class Lockstep:
-    """Says in which calls the members of this process may capture graphs.
+    """Says in which calls of a plan the members of this process may capture graphs.
 
-    In these calls all members wait for each other. A member that wants to capture asks
-    for such calls. They begin with the next call, and there are several of them,
+    A call in lockstep (``is_on``) is one in which all members wait for each other, so
+    that they can capture CUDA graphs. A member that wants to capture requests such
+    calls. They begin with the next call, and there are ``_LOCKSTEP_CALLS`` of them,
     because addresses may alternate from call to call.
     """
 
     def __init__(self, members: int = 1) -> None:
         self.barrier = threading.Barrier(members)
         self.is_on = False
-        self._calls = 0
+        self._calls = 0  # calls in lockstep that are still to come
 
     def start_call(self) -> None:
         """Set ``is_on`` for the next call, before a member enqueues it."""
@@ -51,7 +59,10 @@ class Lockstep:
         self._calls = max(0, self._calls - 1)
 
     def may_capture(self) -> bool:
-        """Whether members may capture in this call; if not, ask for such calls."""
+        """Return whether members may capture graphs in this call.
+
+        If not, the next ``_LOCKSTEP_CALLS`` calls will be in lockstep.
+        """
         if not self.is_on:
             self._calls = _LOCKSTEP_CALLS
         return self.is_on
@@ -62,7 +73,7 @@ class EnqueuingMember(Protocol):
 
     @property
     def lockstep(self) -> Lockstep:
-        """The calls in which it may capture, the same for all members here."""
+        """Says in which calls this process's members may capture; they share it."""
         ...
 
     def enqueuing(self, step: Collective) -> Enqueue:
@@ -70,19 +81,23 @@ class EnqueuingMember(Protocol):
         ...
 
     def meet(self) -> None:
-        """Wait until all members in this process are here, and their GPUs are idle."""
+        """Wait until all members of this process call this and their GPUs are idle."""
         ...
 
     def grouped(self) -> AbstractContextManager[object]:
-        """A context in which the collectives that are enqueued run as one."""
+        """Return a context: the collectives enqueued inside of it run as one."""
         ...
 
 
 class _Running(threading.local):
+    """The class of ``RUNNING``; each thread has its own ``member``."""
+
     member: Member | None = None
 
 
 class _Loading(threading.local):
+    """The class of ``LOADING``; each thread has its own ``member``."""
+
     member: EnqueuingMember | None = None
 
 
@@ -93,9 +108,10 @@ LOADING: Final = _Loading()
 
 
 def combine(step: Collective, operand: Array, result: Array) -> None:
-    """Run the collective ``step`` of ``operand`` with the other members.
+    """Compute the collective ``step`` of ``operand`` with the mesh's other members.
 
-    It writes ``result``. Outside a mesh this thread is the only member of every axis.
+    Writes ``result``. A thread that runs a plan for no mesh is the only member of every
+    axis.
     """
     member = RUNNING.member
     if member is not None:

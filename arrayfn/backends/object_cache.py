@@ -48,19 +48,20 @@ STALE_TEMPORARY_SECONDS: Final = 3600.0  # after which a writer has surely ended
 
 
 def content_key(*parts: str) -> str:
-    """A hash of ``parts`` in 64 hexadecimal digits, as a cache key."""
-    import hashlib  # and OpenSSL with it
+    """Return a cache key: a hash of ``parts`` in 64 hexadecimal digits."""
+    import hashlib  # imported late, because it loads OpenSSL
 
-    digest = hashlib.sha256(MAGIC)  # entries of another form have other names
+    digest = hashlib.sha256(MAGIC)  # a changed file format gives other keys
     for part in parts:
         encoded = part.encode()
+        # The length keeps ("ab", "c") and ("a", "bc") apart.
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
 
 
 def default_directory() -> Path:
-    """The cache's directory: from the environment, or the user's cache directory."""
+    """Return the directory named by ``ARRAYFN_CACHE_DIR``, or the user's default."""
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -70,7 +71,7 @@ def default_directory() -> Path:
 
 
 def object_cache() -> ObjectCache:
-    """The cache in the directory that the environment names now."""
+    """Return the cache of ``default_directory()``; there is one for each directory."""
     directory = default_directory()
     known = _caches.get(directory)
     return known or _caches.setdefault(directory, ObjectCache(directory))
@@ -78,11 +79,11 @@ def object_cache() -> ObjectCache:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry on disk: its key, its bytes, and when it was used last."""
+    """An entry of the cache on disk."""
 
     key: str
-    size: int
-    used: float
+    size: int  # of its file, in bytes
+    used: float  # when it was last read or written, in seconds since 1970
 
 
 class ObjectCache:
@@ -95,14 +96,14 @@ class ObjectCache:
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        self._memory: dict[str, bytes] = {}
-        self._written = 0
+        self._memory: dict[str, bytes] = {}  # code that could not be written
+        self._written = 0  # entries that this object has written
         self._lock = threading.Lock()
-        self._usable: bool | None = None
+        self._usable: bool | None = None  # whether the directory is; None: not known
         self.refused = 0
 
     def get_or_compile(self, key: str, compile: Callable[[], bytes]) -> bytes:
-        """The object code for ``key``; ``compile`` is called if there is none."""
+        """Return the code for ``key``; if there is none, compile and store it."""
         code = self.get(key)
         if code is None:
             code = compile()
@@ -110,14 +111,18 @@ class ObjectCache:
         return code
 
     def lookup(self, key: str) -> bytes | None:
-        """The code for ``key``, or None; counts and logs hits and misses."""
+        """Return the code for ``key``, or None; count and log the hit or miss."""
         code = self.get(key)
         COUNTS["misses" if code is None else "hits"] += 1
         CACHE.info("%s %s", "missing" if code is None else "found", key[:16])
         return code
 
     def get(self, key: str) -> bytes | None:
-        """The code for ``key``, or None; a damaged entry is removed and logged."""
+        """Return the code for ``key`` from memory or disk, or None.
+
+        A damaged file is removed. It counts as missing, like a file that cannot be
+        read; both are logged and counted in ``refused``.
+        """
         code = self._memory.get(key)
         if code is not None or not self._is_usable():
             return code
@@ -138,7 +143,11 @@ class ObjectCache:
         return code
 
     def put(self, key: str, code: bytes) -> None:
-        """Store ``code`` under ``key``: on disk, or in memory if that fails."""
+        """Store ``code`` under ``key``: on disk, or in memory if that fails.
+
+        After a failed write, all later code is kept in memory, unless only this entry's
+        path is at fault. Every ``EVICT_EVERY`` writes, old entries are removed.
+        """
         if not self._is_usable():
             self._memory[key] = code
             return
@@ -158,7 +167,10 @@ class ObjectCache:
         self._written += 1
 
     def evict(self) -> None:
-        """Remove the least recently used entries until the cache fits ``max_bytes``."""
+        """Remove the least recently used entries until the cache fits ``max_bytes``.
+
+        Temporary files that a writer left behind are removed too.
+        """
         if not self._is_usable():
             return
         for path in self.directory.glob(f"??/*{SUFFIX}.*"):
@@ -173,17 +185,17 @@ class ObjectCache:
             excess -= entry.size
 
     def entries(self) -> list[Entry]:
-        """All entries on disk."""
-        found: list[Entry] = []
+        """List the entries on disk, without reading their code."""
+        entries: list[Entry] = []
         for path in self.directory.glob(f"??/*{SUFFIX}"):
             try:
                 status = path.stat()
-            except OSError:
+            except OSError:  # another process has removed it
                 continue
             used = max(status.st_atime, status.st_mtime)
             key = path.parent.name + path.name.removesuffix(SUFFIX)
-            found.append(Entry(key, status.st_size, used))
-        return found
+            entries.append(Entry(key, status.st_size, used))
+        return entries
 
     def clear(self) -> None:
         """Remove all entries, on disk and in memory."""
@@ -192,7 +204,7 @@ class ObjectCache:
             _remove(self._path(entry.key))
 
     def is_empty(self) -> bool:
-        """Whether nothing has been kept, by this process or another."""
+        """Return whether the cache has no entry, on disk or in memory."""
         return not self._memory and not any(self.directory.glob(f"*/*{SUFFIX}"))
 
     def clear_memory(self) -> None:
@@ -200,10 +212,14 @@ class ObjectCache:
         self._memory.clear()
 
     def _path(self, key: str) -> Path:
+        """Return the file of ``key``: in a folder named by its first two digits."""
         return self.directory / key[:2] / (key[2:] + SUFFIX)
 
     def _is_usable(self) -> bool:
-        """Whether the directory can be used; warns once if not."""
+        """Return whether the directory can be used; the first call finds out.
+
+        That call creates the directory, and warns if it cannot be used.
+        """
         if self._usable is None:
             with self._lock:
                 if self._usable is None:
@@ -214,7 +230,7 @@ class ObjectCache:
         return self._usable
 
     def _give_up(self, problem: str) -> None:
-        """Store code in memory only from now on, and warn of the ``problem`` once."""
+        """Keep all later code in memory only, and warn once of the ``problem``."""
         with self._lock:
             was_usable, self._usable = self._usable, False
         if was_usable:
@@ -236,12 +252,16 @@ _caches: dict[Path, ObjectCache] = {}
 
 @forgets
 def _clear_memories() -> None:
+    """Forget the code that caches hold in memory; ``clear_caches`` calls this."""
     for cache in list(_caches.values()):
         cache.clear_memory()
 
 
 def _prepare(directory: Path) -> str | None:
-    """Create the directory if need be; returns what is wrong with it, or None."""
+    """Create the directory if needed; return why it cannot be used, or None.
+
+    It must belong to this user, and no other user may write to it or replace it.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
@@ -256,10 +276,11 @@ def _prepare(directory: Path) -> str | None:
 
 
 def _exposed_by(directory: Path) -> str | None:
-    """The folder above ``directory`` that lets others replace it, or None.
+    """Return which folder above ``directory`` lets other users replace it, or None.
 
-    A folder's owner and those who can write to it may rename its contents. In a sticky
-    folder, such as /tmp, they may rename only what is theirs.
+    The result is a sentence. A folder's owner and those who can write to the folder may
+    rename its contents. In a sticky folder, such as /tmp, users may rename only their
+    own files.
     """
     for folder in directory.parents:
         status = folder.stat()
@@ -278,20 +299,25 @@ def _exposed_by(directory: Path) -> str | None:
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether group ``number`` has no other member than this user.
+    """Return whether this user is the only member of the group with id ``number``.
 
-    That is so for a group with the user's name.
+    It must be the user's primary group and have the user's name, as many systems make
+    one for each user.
     """
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
         return False
-    is_theirs = user.pw_gid == number and group.gr_name == user.pw_name
-    return is_theirs and set(group.gr_mem) <= {user.pw_name}
+    is_users = user.pw_gid == number and group.gr_name == user.pw_name
+    return is_users and set(group.gr_mem) <= {user.pw_name}
 
 
 def _read_private(path: Path) -> bytes:
-    """The bytes of a plain file that belongs to this user and only they can write."""
+    """Read a plain file that only this user can write.
+
+    Raises OSError if another user owns the file or its folder or can write to them, or
+    if the file is a link, is not plain, or is too large.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with os.fdopen(os.open(path, flags), "rb") as file:
         own = os.fstat(file.fileno())
@@ -303,11 +329,12 @@ def _read_private(path: Path) -> bytes:
             raise OSError(f"{path} is not a plain file")
         if own.st_size > MAX_ENTRY_BYTES:
             raise OSError(f"{path} has {own.st_size:,} bytes")
+        # One byte more: a file that has grown meanwhile has a wrong length.
         return file.read(own.st_size + 1)
 
 
 def _modified(path: Path) -> float:
-    """When a file was changed; now, if it is gone."""
+    """Return when a file was last changed; the current time if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -315,7 +342,10 @@ def _modified(path: Path) -> float:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that other processes see either all of ``content`` or nothing."""
+    """Write a file so that other processes see all of ``content`` or nothing.
+
+    A temporary file in the same folder is written and then renamed.
+    """
     descriptor, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -327,7 +357,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, if that is possible."""
+    """Remove a file; if that fails, only log the error."""
     try:
         path.unlink()
     except OSError as error:
@@ -335,7 +365,7 @@ def _remove(path: Path) -> None:
 
 
 def _pack(key: str, code: bytes) -> bytes:
-    """The contents of a cache file: magic bytes, key, length, SHA-256 and ``code``."""
+    """Return the bytes of a cache file: magic, key, length, SHA-256 of code, code."""
     import hashlib
 
     length = len(code).to_bytes(8, "little")
@@ -344,6 +374,9 @@ def _pack(key: str, code: bytes) -> bytes:
 
 
 def _unpack(key: str, entry: bytes) -> bytes | None:
-    """The code in a cache file; None if it is damaged or has another key."""
+    """Return the code in the bytes of a cache file; None if they are not intact.
+
+    They are intact if packing the code under ``key`` gives the same bytes.
+    """
     code = entry[HEADER_BYTES:]
     return code if _pack(key, code) == entry else None

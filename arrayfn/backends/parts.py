@@ -1,6 +1,6 @@
-"""Libraries and features that backends use, or do not: what each is here.
+"""Libraries and features that backends use or could use, called parts.
 
-A part is no place to compute on, as a backend is. ``backend_info`` answers for both.
+``backend_info`` describes parts as well as backends. No Program runs on a part.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ Check = Callable[[], str]
 
 @dataclass(frozen=True)
 class Part:
-    """A library or feature that ``backend_info`` describes but no Program runs on."""
+    """A library or feature that ``backend_info`` describes but no Program runs on.
+
+    ``requires`` lists what it needs. ``missing()`` says why backends do not use it on
+    this machine, or returns "" if they do.
+    """
 
     description: str
     requires: tuple[str, ...]
     missing: Check
 
     def info(self, name: str) -> BackendInfo:
-        """The answer of ``backend_info(name)`` for a library or feature."""
+        """Return the answer of ``backend_info(name)`` for this part."""
         return BackendInfo(
             name, self.description, self.requires, self.missing(), kind="part"
         )
 
 
 def _never(reason: str) -> Check:
+    """Return the check of a part that is used on no machine, for this ``reason``."""
     return lambda: reason
 
 
 def _packages(*modules: str, install: str) -> str:
-    """Which of ``modules`` are not installed, with the command to ``install`` them.
+    """Return which of ``modules`` are not installed, as a sentence; "" if all are.
 
-    Empty if all are.
+    ``install`` is the command that installs them.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if not missing:
@@ -52,13 +57,14 @@ def _packages(*modules: str, install: str) -> str:
 
 
 def _missing_on_gpu(*modules: str, install: str) -> str:
-    found = missing_here(), _packages(*modules, install=install)
-    return "; ".join(filter(None, found))
+    """Return what the cuda backend and ``modules`` lack on this machine, or ""."""
+    reasons = missing_here(), _packages(*modules, install=install)
+    return "; ".join(filter(None, reasons))
 
 
 @cache
 def _missing_mkl() -> str:
-    """Why matrix products do not go through MKL here; empty if they do."""
+    """Return why matrix products do not use MKL on this machine; "" if they do."""
     from arrayfn.backends.cpu.libraries.blas import blas_file
 
     library = ctypes.CDLL(blas_file())
@@ -71,20 +77,20 @@ def _missing_mkl() -> str:
 
 
 def _missing_mps() -> str:
-    """Why Metal is not used here."""
+    """Return why Metal is not used on this machine: arrayfn has no backend for it."""
     where = f"this machine runs {platform.system()} on {platform.machine()}"
-    is_there = platform.system() == "Darwin" and platform.machine() == "arm64"
+    has_metal = platform.system() == "Darwin" and platform.machine() == "arm64"
     reason = "there is no backend for Metal: use 'cpu'"
-    return reason if is_there else f"{where}; {reason}"
+    return reason if has_metal else f"{where}; {reason}"
 
 
 def _missing_xeon() -> str:
-    """Why processes are not bound to cores here."""
+    """Return why processes are not bound to cores: arrayfn has no launcher."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    have = f"; {count} cores are given to this process" if count else ""
+    cores = f"; {count} cores are given to this process" if count else ""
     return (
         "there is no launcher that binds processes to cores: use taskset or numactl, "
-        f"and arrayfn.set_num_threads{have}"
+        f"and arrayfn.set_num_threads{cores}"
     )
 
 

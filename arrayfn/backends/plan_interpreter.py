@@ -1,7 +1,7 @@
-"""Walks a plan on the host, in NumPy's memory: its calls, loops and branches.
+"""Runs a plan in Python, in NumPy's memory: its kernel calls, loops and branches.
 
-For backends that run plans without a compiler, or without their device. They say what a
-call of a kernel does.
+Backends use this to run plans without a compiler, or without their device. A subclass
+of ``PlanInterpreter`` defines what a call of a kernel does.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from arrayfn.lowering.plan import KernelCall, Loop, Step
 
 Array = np.ndarray[Any, Any]
 Allocate = Callable[[int], Array]
-"""Makes memory of so many bytes."""
+"""``allocate(nbytes)`` returns memory as an array of bytes."""
 
 
 @dataclass(frozen=True)
 class HostBuffer:
-    """Bytes of memory with an array whose first element is at byte ``start``.
+    """The memory of a plan's buffer, as an array of bytes.
 
-    ``start`` is not 0 if strides are negative.
+    The first element of the buffer is at byte ``start``, which is not 0 if strides are
+    negative.
     """
 
     bytes: Array
     start: int = 0
 
     def part(self, offset: int, nbytes: int) -> HostBuffer:
-        """The part of ``nbytes`` bytes that begins ``offset`` bytes after the start."""
+        """Return the ``nbytes`` bytes from ``offset`` on, counted from ``start``.
+
+        The result shares the memory.
+        """
         begin = self.start + offset
         return HostBuffer(self.bytes[begin : begin + nbytes])
 
     def scalar(self, dtype: Any) -> int:
-        """The integer of type ``dtype`` at its beginning."""
+        """Return the first element, an integer of type ``dtype``."""
         first = self.bytes[self.start :][: np.dtype(dtype).itemsize]
         return int(first.view(dtype)[0])
 
     def array(self, type: ArrayType) -> Array:
-        """The memory as an array of ``type``."""
+        """Return the memory as an array of ``type``, which shares it."""
         size = type.dtype.itemsize
         strides = [step * size for step in type.layout.strides(type.shape)]
         if not type.size:
@@ -54,11 +58,12 @@ class HostBuffer:
 
 def copy_in_layout(x: Any, type: ArrayType, allocate: Allocate) -> HostBuffer:
     """Copy ``x`` to new memory, in the layout of ``type``."""
+    # The lowest element is at ``low`` (0 or negative), relative to the first one.
     low, extent = type.span()
     size = type.dtype.itemsize
-    made = HostBuffer(allocate(extent * size), -low * size)
-    made.array(type)[...] = x
-    return made
+    buffer = HostBuffer(allocate(extent * size), -low * size)
+    buffer.array(type)[...] = x
+    return buffer
 
 
 def allocated(
@@ -68,34 +73,39 @@ def allocated(
     *,
     over_donors: bool,
 ) -> list[HostBuffer]:
-    """Allocate the buffers of a plan; inputs and constants are copied.
+    """Return the memory of each buffer of a plan; inputs and constants are copied.
 
-    Slices and carries of loops are empty until the loop sets them. Results over donated
-    inputs share their memory if ``over_donors``.
+    Slices and carries of loops are empty until the loop sets them. With
+    ``over_donors``, a result that overwrites a donated input gets the memory of the
+    input's copy; otherwise it gets its own.
     """
     plan = compiled.plan
     arena = allocate(plan.arena)
     arrays_by_kind = {"input": inputs, "constant": compiled.constants}
-    made: list[HostBuffer] = []
+    buffers: list[HostBuffer] = []
     for b in plan.buffers:
         if b.kind == "temporary":
-            # No further than its own bytes.
-            made.append(HostBuffer(arena[b.offset : b.offset + b.nbytes]))
+            # Only the buffer's own bytes of the arena, so that accesses are checked.
+            buffers.append(HostBuffer(arena[b.offset : b.offset + b.nbytes]))
         elif b.kind in ("slice", "carried"):
-            made.append(HostBuffer(arena[:0]))
+            buffers.append(HostBuffer(arena[:0]))
         elif b.donor is not None and over_donors:
-            made.append(made[b.donor])  # inputs come first
+            # Inputs are the plan's first buffers: ``donor`` is also a buffer's number.
+            buffers.append(buffers[b.donor])
         elif b.kind in arrays_by_kind:
-            made.append(
-                copy_in_layout(arrays_by_kind[b.kind][b.index], b.type, allocate)
-            )
+            array = arrays_by_kind[b.kind][b.index]
+            buffers.append(copy_in_layout(array, b.type, allocate))
         else:
-            made.append(HostBuffer(allocate(b.nbytes)))
-    return made
+            buffers.append(HostBuffer(allocate(b.nbytes)))
+    return buffers
 
 
 class PlanInterpreter(ABC):
-    """Runs a plan in Python: walks its steps and points loops' buffers at memory."""
+    """Runs the steps of a plan in Python; subclasses run the kernels.
+
+    ``buffers`` is the memory of each buffer of the plan. Loops replace that of their
+    slices and carries in each iteration.
+    """
 
     def __init__(self, compiled: CompiledProgram, buffers: list[HostBuffer]) -> None:
         self.plan = compiled.plan
@@ -104,10 +114,10 @@ class PlanInterpreter(ABC):
 
     @abstractmethod
     def call(self, step: KernelCall) -> None:
-        """Run one kernel."""
+        """Run the kernel that ``step`` calls."""
 
     def run(self) -> list[Array]:
-        """Run all steps; returns copies of the outputs."""
+        """Run all steps; return copies of the outputs, by their index."""
         self.steps(self.plan.steps)
         outputs = {
             b.index: self.buffers[number].array(b.type).copy()
@@ -117,7 +127,7 @@ class PlanInterpreter(ABC):
         return [outputs[index] for index in sorted(outputs)]
 
     def steps(self, steps: Sequence[Step]) -> None:
-        """Run ``steps``, in order."""
+        """Run ``steps`` in order. The index of a branch is clamped to its blocks."""
         for step in steps:
             if isinstance(step, KernelCall):
                 self.call(step)
@@ -128,7 +138,12 @@ class PlanInterpreter(ABC):
                 self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
 
     def loop(self, loop: Loop) -> None:
-        """Run a loop, whose carries are double-buffered."""
+        """Run a loop, whose carries are double-buffered.
+
+        In each iteration, the body reads a carry in ``current`` and writes it in
+        ``next``, which is ``first`` or ``second`` alternately. The final carries are
+        copied to their results.
+        """
         buffers, sizes = self.buffers, [b.nbytes for b in self.plan.buffers]
         values = {c.current: buffers[c.initial] for c in loop.carries}
         for iteration in count():

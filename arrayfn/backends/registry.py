@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BACKENDS: Final[dict[str, Backend]] = {}
 ENTRY_POINTS: Final = "arrayfn.backends"
 LATER: Final[dict[str, str]] = {}
-"""Backends of later rooms by name, as "module:class": registered when asked for."""
+"""Backends that are imported when they are first asked for: name -> "module:class"."""
 
 
 def register_backend(backend: Backend, *, replace: bool = False) -> None:
@@ -58,9 +58,10 @@ for _backend in CpuBackend, CudaBackend, ReferenceBackend, WideReferenceBackend:
 
 
 def get_backend(name: str) -> Backend:
-    """Backend ``name``. Raises BackendError if there is none of that name.
+    """Return the backend ``name``, available on this machine or not.
 
-    "cuda:1" is the second GPU; "cuda" and "cuda:0" are the first one.
+    "cuda:1" is the second GPU; "cuda" and "cuda:0" are the first one. Raises
+    BackendError, with a suggestion, if there is no backend of that name.
     """
     if not has_backend(name):
         if name in PARTS:
@@ -86,37 +87,44 @@ def get_backend(name: str) -> Backend:
 
 
 def has_backend(name: str) -> bool:
-    """Whether there is a backend ``name``, available here or not."""
+    """Return whether there is a backend ``name``, available on this machine or not.
+
+    If the name is not registered yet, the backends in ``LATER`` and those of installed
+    packages are tried.
+    """
     if name in BACKENDS or _gpu_number(name) >= 0:
         return True
     if name in LATER:
-        module, _, made = LATER[name].partition(":")
-        register_backend(getattr(import_module(module), made)(), replace=True)
+        module, _, class_name = LATER[name].partition(":")
+        register_backend(getattr(import_module(module), class_name)(), replace=True)
     else:
         _load_entry_points()
     return name in BACKENDS
 
 
 def chosen_by_name() -> list[str]:
-    """The backends that can be named as a device, available here or not."""
+    """Return the names of backends that users can name as a device.
+
+    They need not be available on this machine.
+    """
     return [name for name in BACKENDS if BACKENDS[name].info().kind == "backend"]
 
 
 def _gpu_number(name: str) -> int:
-    """The number in a ``name`` like "cuda:1"; -1 for other names."""
+    """Return the number in a ``name`` such as "cuda:1"; -1 for other names."""
     platform, _, number = name.partition(":")
     return int(number) if platform == "cuda" and number.isdecimal() else -1
 
 
 @cache
 def _other_gpu(number: int) -> CudaBackend:
-    """The backend of a GPU that is not the first."""
+    """Return the backend of GPU ``number``, which is not the first; made once."""
     return CudaBackend(number)
 
 
 @cache
 def _load_entry_points() -> None:
-    """Register what installed packages offer; warn of what cannot be loaded."""
+    """Register the backends of installed packages, once in a process."""
     from importlib import metadata
 
     for point in metadata.entry_points(group=ENTRY_POINTS):
@@ -136,7 +144,7 @@ def _load(point: EntryPoint) -> None:
 
 
 def available_backends() -> tuple[str, ...]:
-    """The names of the backends that can be used here.
+    """Return the names of the backends that can be used on this machine.
 
     >>> "reference" in available_backends()
     True
@@ -146,9 +154,10 @@ def available_backends() -> tuple[str, ...]:
 
 
 def is_backend_available(name: str) -> bool:
-    """Whether backend ``name`` exists and can be used here.
+    """Return whether backend ``name`` exists and can be used on this machine.
 
-    For a part, such as "cudnn" or "mkl", the result says whether backends use it here.
+    ``name`` may also be a part, such as "cudnn" or "mkl". Then the result says whether
+    backends use it on this machine.
     """
     return (has_backend(name) or name in PARTS) and not backend_info(name).missing
 
@@ -173,11 +182,12 @@ def backend_info(name: str) -> BackendInfo:
 
 
 def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
-    """The first backend in ``device`` that is available here.
+    """Return the first backend of ``device`` that is available on this machine.
 
-    Warns if it is not the first one named, and raises BackendError, with what is
-    missing, if none is. With ``to_lower`` it is the first one named: any backend can
-    lower a Program on any machine.
+    ``device`` is a name or several names. A warning says why an earlier backend is not
+    used. If none is available, BackendError says what is missing. With ``to_lower``,
+    the first backend is returned instead of the error: any backend can lower a Program
+    on any machine.
     """
     names = (device,) if isinstance(device, str) else tuple(device)
     reasons: list[str] = []

@@ -27,21 +27,24 @@ __all__ = ["CpuBackend"]
 
 
 def _try_plan(compiled: CompiledProgram) -> bool:
-    """Run a plan once in checked memory, on a CPU."""
+    """Run a small plan as Python in checked memory; return whether it was run."""
     from arrayfn.backends.cpu.checked_run import try_plan
 
     return try_plan(compiled)
 
 
 def _sparse_product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The product of a sparse matrix and a dense vector or matrix."""
+    """Return the library call for ``equation``: sparse matrix times dense array."""
     from arrayfn.lowering.libraries.sparse import product
 
     return product(equation, reads)
 
 
 def _has_sparse_product(*types: ArrayType, **static: Any) -> bool:
-    """Whether the library has these types, and there are enough entries."""
+    """Return whether the library call computes a product of operands of ``types``.
+
+    It does if it has their dtypes, and the sparse matrix has enough entries.
+    """
     from arrayfn.lowering.libraries.sparse import is_computed
 
     return is_computed(*types, **static)
@@ -58,7 +61,7 @@ KERNELS.register(
 
 
 class CpuBackend:
-    """The CPU: kernels over raw pointers on all usable cores; BLAS through SciPy."""
+    """The backend for CPUs: compiled kernels on all usable cores, BLAS from SciPy."""
 
     name = "cpu"
 
@@ -69,26 +72,30 @@ class CpuBackend:
         )
 
     def array_types(self) -> tuple[type, ...]:
-        """None but NumPy's."""
+        """Return the classes of arrays besides NumPy's: the CPU has none."""
         return ()
 
     def put(self, x: Any) -> Any:
-        """A copy of ``x`` as a NumPy array."""
+        """Copy ``x`` to a NumPy array."""
         return np.array(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """Lower ``program`` to kernels and a plan; all orders of sums are fixed."""
+        """Lower ``program`` to kernels and a plan, in which each sum's order is fixed.
+
+        ``donated`` are the numbers of the inputs whose memory may be overwritten.
+        """
         from arrayfn.lowering.lower import lower
 
         return lower(program, donated, options=options)
 
     def load(self, compiled: CompiledProgram) -> Callable:
-        """Make ``compiled`` callable.
+        """Load the kernels of ``compiled`` and return a callable of a list of inputs.
 
-        Values that are computed once, such as functions of constants, are computed
-        here.
+        The values that the program computes only once, such as functions of constants,
+        are computed at this time. If results overwrite donated inputs, the callable
+        passes the memory of these inputs as outputs.
         """
         from arrayfn.backends.cpu.donation import DonatingExecutable
         from arrayfn.backends.cpu.executable import bind
@@ -96,6 +103,7 @@ class CpuBackend:
 
         compiled = completed(compiled, lambda once: self.load(once)(()))
         executable = bind(compiled.plan, compiled.kernels, compiled.constants)
+        # Number of an output -> number of the donated input that it overwrites.
         donors = {
             b.index: b.donor
             for b in compiled.plan.buffers
@@ -104,13 +112,16 @@ class CpuBackend:
         return DonatingExecutable(executable, donors) if donors else executable
 
     def assembly(self, kernel: Kernel) -> str:
-        """The assembly of ``kernel`` for this processor."""
+        """Return the assembly of ``kernel`` for this processor, as text."""
         from arrayfn.backends.cpu.code import kernel_assembly
 
         return kernel_assembly(kernel)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
-        """Make ``compiled`` callable, with a clock reading after each step."""
+        """Load ``compiled`` with a reading of the clock after each step of its plan.
+
+        The result runs like that of ``load`` and has the time of each step.
+        """
         from arrayfn.backends.cpu.timed import ClockedExecutable
         from arrayfn.lowering.clocks import with_clocks
 

@@ -13,11 +13,13 @@ from arrayfn.backends.native.structures import Array
 
 @native
 def run_at(image: Image, addresses: Array[int]) -> int:
-    """Run the plan on inputs and outputs at ``addresses``; for native callers.
+    """Run the plan of ``image`` on arrays at ``addresses``; for native callers.
 
-    The arrays lie as the plan's types say. Returns 0, or 1 with a Python exception set.
-    The caller need not hold the GIL: a thread of Numba's parallel loops does not. The
-    GIL is taken for the frames and the heap; the plan itself may run without it.
+    ``addresses`` are those of the inputs, then those of the outputs. Nothing is
+    checked: the arrays must have the types of the plan. Returns 0, or 1 with a Python
+    exception set. The caller need not hold the GIL: a thread of Numba's parallel loops
+    does not. The GIL guards the frames and the heap, so this routine takes it;
+    ``run_frame`` releases it while a long plan runs.
     """
     state = PyGILState_Ensure()
     result = 1

@@ -10,7 +10,11 @@ _MOST_ITEMS: Final = 4096  # work items of a plan that is run as Python
 
 
 def try_plan(compiled: CompiledProgram) -> bool:
-    """Run ``compiled`` if it is small; return whether it was run."""
+    """Run ``compiled`` as Python on random inputs, if it is small enough.
+
+    Returns whether it ran to its end. An access outside of an array (the IndexError of
+    a checked pointer) becomes a VerificationError.
+    """
     from arrayfn.backends.cpu.unjitted import run_unjitted
     from arrayfn.lowering.verify import checked_run
 

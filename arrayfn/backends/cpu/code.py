@@ -46,7 +46,11 @@ _LIBRARY_SOURCES: Final = "backends/cpu/libraries/**/*.py"
 
 
 def kernel_unit(kernel: Kernel) -> Unit:
-    """The unit of compilation of a kernel, which exports only the kernel's entry."""
+    """Return the Unit that compiles ``kernel``; it exports only the kernel's entry.
+
+    The key of the Unit, which the disk cache uses, hashes the kernel's text, the kinds
+    of its parameters and the compilers.
+    """
     signature = ",".join(parameter.kind for parameter in kernel.parameters)
     key = content_key("kernel", kernel.key, signature, _compiler())
     symbol = f"arrayfn_kernel_{key[:32]}"
@@ -54,7 +58,7 @@ def kernel_unit(kernel: Kernel) -> Unit:
 
 
 def kernel_assembly(kernel: Kernel) -> str:
-    """The assembly of a kernel for this processor; its entry is ``entry``."""
+    """Return a kernel's assembly for this processor; its entry is named ``entry``."""
     with no_garbage_collection():
         text, interleave = _ir(kernel, "entry")
     return target.assembly(text, interleave=interleave)
@@ -71,9 +75,10 @@ class KernelIR(NamedTuple):
 
 
 def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> KernelIR:
-    """The LLVM IR of a kernel whose entry is ``symbol``.
+    """Return the LLVM IR of a kernel, with its entry exported as ``symbol``.
 
-    Raises BackendError for a library's kernel that calls functions at addresses.
+    Raises BackendError for a library kernel that is not compiled, or that needs
+    addresses of this process's functions: its IR would not run anywhere else.
     """
     with no_garbage_collection():
         if isinstance(kernel, Kernel):
@@ -81,6 +86,7 @@ def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> KernelIR:
         provider = provider_of(kernel.provider)
         if provider.kernel is None or provider_arguments(kernel.provider):
             raise BackendError(f"{kernel.name} calls a library ({kernel.reason})")
+        # A provider's name ends with a dtype, as in "sparse_csr_i32_f64".
         parameters = parameters_of(provider.kernel, kernel.provider.rpartition("_")[2])
         constants = provider_constants(kernel.provider)
         compiler = importlib.import_module(_PRINTED)
@@ -89,10 +95,15 @@ def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> KernelIR:
 
 
 def library_unit(library_kernel: LibraryKernel) -> Unit:
-    """The unit of compilation of a library's kernel for one dtype."""
+    """Return the Unit that compiles a library kernel for one dtype.
+
+    The key of the Unit, which the disk cache uses, hashes the kernel's name, the kinds
+    of its parameters, its constants and the sources of all library kernels.
+    """
     kernel = provider_of(library_kernel.provider).kernel
     assert kernel is not None
     name = f"{kernel.__module__}.{kernel.__name__}"
+    # A provider's name ends with a dtype, as in "sparse_csr_i32_f64".
     parameters = parameters_of(kernel, library_kernel.provider.rpartition("_")[2])
     constants = provider_constants(library_kernel.provider)
     signature = ",".join(parameter.kind for parameter in parameters)
@@ -100,7 +111,7 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
     symbol = f"arrayfn_kernel_{key[:32]}"
 
     def prepare() -> Callable[[], bytes]:
-        """Make the LLVM IR of the library kernel; return what compiles it."""
+        """Make the library kernel's LLVM IR; return a function that compiles the IR."""
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
             text = compiler.function_ir(kernel, parameters, symbol, constants)
@@ -110,9 +121,10 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
-    """Make the LLVM IR of ``kernel``; return a callable that compiles it to an object.
+    """Make the LLVM IR of ``kernel``; return a function that compiles it to an object.
 
-    Numba makes the IR, with the GIL held; LLVM compiles it without.
+    Numba makes the IR at once, with the GIL held. The function runs LLVM without the
+    GIL, so that several kernels compile in parallel.
     """
     with no_garbage_collection():
         text, interleave = _ir(kernel, symbol)
@@ -120,10 +132,12 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
 
 
 def _ir(kernel: Kernel, symbol: str) -> KernelIR:
-    """The LLVM IR of a kernel, whose entry is exported as ``symbol``.
+    """Return the LLVM IR of a kernel, with its entry exported as ``symbol``.
 
-    An edited kernel compiles as a printed one if it uses no more of Python; otherwise
-    Numba infers its types, and LLVM may interleave its loops.
+    A kernel that the compiler printed has known types. One that a user edited is
+    compiled in the same way if it uses only the Python of printed kernels. Otherwise
+    Numba infers its types, and LLVM may interleave its loops. A printed kernel, or one
+    from a file, that has no known types raises BackendError.
     """
     definition = kernel.key, kernel.compiled_name, kernel.parameters, symbol
     try:
@@ -140,10 +154,10 @@ def _ir(kernel: Kernel, symbol: str) -> KernelIR:
 
 @cache
 def _compiler() -> str:
-    """The part of a cache key that identifies the compilers: Numba, Python, arrayfn.
+    """Return the part of a cache key that identifies LLVM, Numba, Python and arrayfn.
 
-    arrayfn is identified by the contents of the files that determine generated code, so
-    that code of an edited checkout is never taken from the cache.
+    arrayfn is identified by the contents of the files that determine generated code:
+    after an edit of such a file, no older code is taken from the cache.
     """
     bytecode = str(sys.implementation.cache_tag)
     versions = toolchain(), _numba_version(), bytecode
@@ -152,12 +166,18 @@ def _compiler() -> str:
 
 @cache
 def _libraries() -> str:
-    """The part of a cache key that identifies the library kernels' compiler."""
+    """Return the part of a cache key that stands for the library kernels' sources.
+
+    It includes that of ``_compiler``.
+    """
     return content_key(_compiler(), *source_texts(_LIBRARY_SOURCES))
 
 
 def _numba_version() -> str:
-    """Numba's version, from its package folder: it is not imported for that."""
+    """Return the text of Numba's ``_version.py``, or "" if Numba is not installed.
+
+    Reading the file saves the time of importing Numba.
+    """
     specification = importlib.util.find_spec("numba")
     if specification is None or specification.origin is None:
         return ""

@@ -15,18 +15,22 @@ from arrayfn.ir import in_place
 
 @dataclass(frozen=True, slots=True)
 class DonatingExecutable:
-    """Runs ``executable``, and writes some of its outputs into donated inputs.
+    """A callable that runs ``executable`` and writes some outputs over donated inputs.
 
-    ``donors`` maps the number of such an output to that of its input.
+    ``donors`` maps the number of such an output to the number of the input that it
+    overwrites.
     """
 
     executable: Executable
     donors: Mapping[int, int]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run on ``inputs``; the array of a donated input becomes the result.
+        """Run on ``inputs``; return the outputs, some of them donated input arrays.
 
-        A number, a view, or an array that overlaps another argument is copied instead.
+        A donated input that is a number, a view, or an array that overlaps another
+        input is not overwritten: the plan gets a copy as the output to write. If an
+        input does not fit because its elements are not aligned, the run is repeated
+        with aligned copies; any other mismatch raises ArgumentError.
         """
         outputs: list[Any] = []
         for number, type in enumerate(self.executable.output_types):
@@ -47,10 +51,10 @@ class DonatingExecutable:
 
 
 def _can_be_written(inputs: Sequence[Any], donor: int) -> bool:
-    """Whether the result may be written to the array of input ``donor``.
+    """Return whether a result may overwrite the array of input number ``donor``.
 
-    A view is not, nor is an array that overlaps another input. Raises ArgumentError for
-    a read-only array.
+    False for a number, a view, and an array that overlaps another input. Raises
+    ArgumentError for a read-only array.
     """
     array = inputs[donor]
     if not isinstance(array, np.ndarray) or array.base is not None:

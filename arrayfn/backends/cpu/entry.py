@@ -36,7 +36,7 @@ ALIGNED: Final = 0x100
 WRITEABLE: Final = 0x400
 KIND_VOID: Final = ord("V")
 SWAPPED: Final = ord(">")
-HEAP_FROM: Final = 1 << 17  # smaller outputs are NumPy's own
+HEAP_FROM: Final = 1 << 17  # bytes; NumPy allocates smaller outputs
 
 PyFloat_AsDouble = CFunction[[PyObject], float]("PyFloat_AsDouble")
 PyLong_AsLongLongAndOverflow = CFunction[[PyObject, Array[i32]], int](
@@ -47,7 +47,12 @@ PyObject_IsTrue = CFunction[[PyObject], i32]("PyObject_IsTrue")
 
 @native
 def same_dtype(have: PyArrayDescr, want: PyArrayDescr) -> bool:
-    """Whether two descriptors are of the same data type in native byte order."""
+    """Return whether ``have`` is the data type ``want``, in native byte order.
+
+    Types of equal kind and size are the same type even if their type numbers differ,
+    such as C's ``long`` and ``long long``. Void types (records) are only the same if
+    their type numbers are equal.
+    """
     if have is want:
         return True
     if have.byteorder == SWAPPED or have.elsize != want.elsize:
@@ -59,7 +64,12 @@ def same_dtype(have: PyArrayDescr, want: PyArrayDescr) -> bool:
 
 @native
 def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
-    """Whether ``value`` is an ndarray of type ``spec`` with all of ``flags``."""
+    """Return whether ``value`` is an ndarray of the type in ``spec``.
+
+    The array must also have all of ``flags``, a sum of NumPy's flags such as ALIGNED.
+    Strides are compared only for a strided layout, and only where they matter: not in
+    an empty array, nor along an axis of length 1.
+    """
     if value.ob_type is not image.ndarray_type:
         return False
     array = cast(PyArrayObject, value)
@@ -91,9 +101,10 @@ def array_fits(image: Image, value: PyObject, spec: Spec, flags: int) -> bool:
 def number_fits(
     image: Image, number: PyObject, spec: Spec, storage: Array[int]
 ) -> bool:
-    """Convert a Python number, an argument of rank 0, and write it to ``storage``.
+    """Write the Python number ``number`` to ``storage``, in the dtype of ``spec``.
 
-    Returns False if it does not fit ``spec``, the argument's type.
+    Returns False if the argument does not accept such a number: ``spec.number`` says
+    which Python type it accepts. An int must fit in 64 bits.
     """
     wanted = spec.number
     kind = number.ob_type
@@ -121,9 +132,10 @@ def number_fits(
 
 @native
 def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> int:
-    """Store the inputs' addresses in the frame.
+    """Check the inputs, and store their addresses in the frame.
 
-    Returns 0, or 1 + the number of the first input that does not fit.
+    A Python number is first converted into ``frame.numbers``. Returns 0, or 1 + the
+    number of the first input that does not fit.
     """
     for i in range(image.input_count):
         argument = arguments[i]
@@ -140,7 +152,11 @@ def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> 
 
 @native
 def output_make(image: Image, spec: Spec) -> PyArrayObject | None:
-    """Allocate an array of type ``spec``; None, with an exception set, on failure."""
+    """Allocate an ndarray of the type in ``spec``.
+
+    Large arrays get a block of our heap, and NumPy is given the memory handler that
+    returns the block to the heap. Returns None, with an exception set, on failure.
+    """
     data = 0
     flags = 0
     if spec.nbytes >= HEAP_FROM:
@@ -236,9 +252,10 @@ def tuple_make(image: Image, bases: Array[int]) -> PyObject | None:
 def call_tuple(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call(*inputs)``: the tuple of outputs, or an int, as ``call_with``.
+    """Implement ``call(*inputs)``: return the tuple of outputs, or an int.
 
-    ``count`` is the number of ``arguments``.
+    The int is 1 + the number of the first of the ``count`` arguments that does not fit.
+    ``self`` is a capsule of the plan's Image.
     """
     return call_with(self, arguments, count, False)
 
@@ -247,9 +264,10 @@ def call_tuple(
 def call_single(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_single(*inputs)``: the one output, or an int, as ``call_with``.
+    """Implement ``call_single(*inputs)``: return the only output, or an int.
 
-    ``count`` is the number of ``arguments``.
+    The int is 1 + the number of the first of the ``count`` arguments that does not fit.
+    ``self`` is a capsule of the plan's Image.
     """
     return call_with(self, arguments, count, True)
 
@@ -258,9 +276,11 @@ def call_single(
 def call_into(
     self: PyObject, arguments: Array[Ref[PyObject]], count: int
 ) -> PyObject | None:
-    """``call_into(*inputs, *outputs)``: 0 after running, or 1 + the first mismatch.
+    """Implement ``call_into(*inputs, *outputs)``: run the plan on given outputs.
 
-    ``self`` is a capsule of the plan's Image, ``count`` the number of ``arguments``.
+    Returns the int 0 after the run, or 1 + the number of the first argument that does
+    not fit, or None with an exception set. ``self`` is a capsule of the plan's Image,
+    ``count`` the number of ``arguments``.
     """
     image = cast(Image, PyCapsule_GetPointer(self, None))
     inputs = image.input_count
@@ -289,7 +309,10 @@ def call_into(
 
 @native
 def image_free(capsule: PyObject) -> None:
-    """The destructor of an image's capsule."""
+    """Free an image with its frames; the destructor of the image's capsule.
+
+    Dropping the reference ``keepalive`` frees the image's tables.
+    """
     image = cast(Image, PyCapsule_GetPointer(capsule, None))
     frames_free(image)
     Py_DecRef(image.keepalive)

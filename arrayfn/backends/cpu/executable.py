@@ -36,15 +36,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A plan, ready to run. Its entries are builtin functions of the flat inputs.
+    """A plan, ready to run, with functions that run it on a flat list of inputs.
 
     ``call(*inputs)`` returns a tuple of new arrays, ``call_single(*inputs)`` the only
     one. ``call_into(*inputs, *outputs)`` writes into given arrays and returns 0. Inputs
     are ndarrays exactly as the plan's types say (layout and alignment included), or
-    Python numbers for weakly typed rank-0 inputs. If one does not fit nothing is run,
-    and the result is the ``int`` 1 + its number. Calls are safe from several threads at
-    once. ``capsule`` owns the plan's image, which lies at ``address`` (0 if the plan
-    calls Python, whose exceptions native callers do not see).
+    Python numbers for weakly typed rank-0 inputs. If an input does not fit, nothing is
+    run, and the result is the ``int`` 1 + the input's number. Calls are safe from
+    several threads at once. ``capsule`` owns the plan's image, which lies at
+    ``address`` (0 if the plan calls Python, whose exceptions native callers do not
+    see).
     """
 
     plan: ExecutionPlan
@@ -57,7 +58,11 @@ class Executable:
     address: int = 0
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Array, ...]:
-        """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
+        """Run on a flat sequence of inputs; return the tuple of outputs.
+
+        If an input does not fit because its elements are not aligned, the run is
+        repeated with aligned copies. Any other mismatch raises ArgumentError.
+        """
         result = self.call(*inputs)
         if isinstance(result, int):
             readable = [in_place(x) for x in inputs]
@@ -67,7 +72,10 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """The text of an error: why input ``number`` of ``inputs`` does not fit."""
+        """Return the text of an error: why input ``number`` of ``inputs`` does not fit.
+
+        A wrong number of inputs is named first.
+        """
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         argument = inputs[number]
@@ -87,12 +95,15 @@ def bind(
     constants: Sequence[Array] = (),
     process: Runtime | None = None,
 ) -> Executable:
-    """Load the kernels of ``plan``, compiling what no cache has; make it callable.
+    """Load the kernels of ``plan`` and return an Executable that runs the plan.
 
-    ``constants`` are the plan's constant buffers, by index: C-ordered unless their
-    types say otherwise. They are referred to, not copied. ``process`` replaces the
-    process's runtime by another, with a pool of its own. Raises BackendError for a plan
-    that this runtime cannot run.
+    Kernels that no cache has are compiled. ``constants`` are the plan's constant
+    buffers, by index: C-ordered unless their types say otherwise. They are referred to,
+    not copied. ``process`` replaces the process's runtime, to use another thread pool.
+    Raises BackendError for a plan that this runtime cannot run.
+
+    If the plan calls Python functions, their exceptions are raised after the call, and
+    ``Executable.address`` is 0.
     """
     kernels = list(kernels)
     entries, codes = _entries(kernels)
@@ -109,9 +120,10 @@ def bind(
         )
     addresses = [int(c.__array_interface__["data"][0]) for c in constants]
     image, tables = encode(plan, entries, addresses, process)
-    kept = (image, tables, tuple(constants), plan, codes)
-    image.set(keepalive=id(kept))
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    # The capsule's destructor, ``image_free``, drops this reference.
+    keepalive = (image, tables, tuple(constants), plan, codes)
+    image.set(keepalive=id(keepalive))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(keepalive))
     capsule = new_capsule(ctypes.addressof(image), None, native_address(image_free))
     types = {kind: _types(plan, kind) for kind in ("input", "output")}
     entry = process.entries(capsule, types["input"], types["output"])
@@ -131,14 +143,19 @@ def bind(
 
 
 def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
-    found = {b.index: b.type for b in plan.buffers if b.kind == kind}
-    return tuple(found[index] for index in sorted(found))
+    """Return the types of the plan's "input" or "output" buffers, by their index."""
+    types = {b.index: b.type for b in plan.buffers if b.kind == kind}
+    return tuple(types[index] for index in sorted(types))
 
 
 def _entries(
     kernels: Iterable[Kernel | LibraryKernel],
 ) -> tuple[Mapping[str, Entry], Collection[KernelCode]]:
-    """The entry of each kernel, by its name, and the code objects that hold them."""
+    """Load ``kernels`` and return the Entry of each by name, and their code objects.
+
+    The code of a kernel stays in memory as long as its code object lives. Kernels that
+    the cache does not have are compiled.
+    """
     kernels = list(kernels)
     units: dict[str, Unit] = {}
     for kernel in kernels:
@@ -146,8 +163,8 @@ def _entries(
             units[kernel.name] = kernel_unit(kernel)
         elif not provider_of(kernel.provider).entry:
             units[kernel.name] = library_unit(kernel)
-    # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
-    # Kernels call the runtime's: they come after it.
+    # One call loads the runtime's routines and all kernels: LLVM compiles them in
+    # parallel. The routines come first, because kernels call them.
     codes = load([*native_units(call_tuple, check_signals), *units.values()])
     entries: dict[str, Entry] = {}
     for kernel in kernels:
@@ -167,5 +184,8 @@ def _entries(
 
 
 def _let_runner_set_threads(state: image_layout.Blas, library: Blas) -> None:
-    """Give the runner the functions that set a library's number of threads."""
+    """Store in ``state`` the functions that read and set a library's thread count.
+
+    The plan runner calls them.
+    """
     state.set(get_threads=library.get_threads, set_threads=library.set_threads)

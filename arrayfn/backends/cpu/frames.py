@@ -26,13 +26,18 @@ from arrayfn.backends.native.structures import Array
 
 @native
 def workspace_bytes(image: Image, threads: int) -> int:
-    """The bytes that a call needs for temporaries and for the threads' scratch."""
+    """Return the bytes that a call needs for temporaries and the threads' scratch."""
     return image.arena_bytes + threads * image.scratch_bytes
 
 
 @native
 def frame_make(image: Image, threads: int) -> Frame | None:
-    """Allocate a frame for up to ``threads`` threads; None if memory is out."""
+    """Allocate a frame for up to ``threads`` threads; None if memory is out.
+
+    One block of memory holds the Frame, the integers ``bases``, ``numbers`` and
+    ``arguments``, the threads' copies of arguments, and a small workspace. A large
+    workspace is not allocated (``workspace`` is 0).
+    """
     bases = image.input_count + image.output_count + image.moving_count
     integers = bases + image.input_count + image.argument_count
     size = size_of(Frame) + size_of(int) * integers + threads * image.copy_bytes
@@ -58,7 +63,10 @@ def frame_make(image: Image, threads: int) -> Frame | None:
 
 @native
 def frame_acquire(image: Image) -> Frame | None:
-    """Take a frame off the image's free list, or allocate one; None on failure."""
+    """Take a frame off the image's free list, or allocate one; None on failure.
+
+    Frames made for fewer threads than the pool has are freed.
+    """
     threads = image.pool.threads
     frame = image.frames
     while frame is not None:
@@ -89,7 +97,10 @@ def frames_free(image: Image) -> None:
 
 @native
 def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
-    """Write the addresses of temporaries and scratch into the arguments."""
+    """Write the addresses of temporaries and scratch into the frame's arguments.
+
+    ``workspace`` is the address where the workspace begins.
+    """
     for k in range(image.workspace_patch_count):
         patch = image.workspace_patches[k]
         frame.arguments[patch.argument] = workspace + patch.offset
@@ -98,7 +109,10 @@ def patch_workspace(image: Image, frame: Frame, workspace: int) -> None:
 
 @native
 def patch_arguments(frame: Frame, patches: Array[Patch], count: int) -> None:
-    """Write buffers' addresses into the arguments, as ``count`` patches say."""
+    """Apply ``count`` patches: write addresses in buffers into the frame's arguments.
+
+    ``frame.bases`` has the addresses where the buffers begin.
+    """
     for k in range(count):
         patch = patches[k]
         frame.arguments[patch.argument] = frame.bases[patch.base] + patch.offset

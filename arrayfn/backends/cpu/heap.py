@@ -29,11 +29,11 @@ class Block(Struct):
 
 
 class Heap(Struct):
-    """The free list: blocks that are not in use, oldest first."""
+    """The free list of memory blocks, oldest first."""
 
-    count: int
-    size: int  # bytes in all of them
-    limit: int
+    count: int  # free blocks
+    size: int  # bytes of all free blocks
+    limit: int  # of ``size``
     huge_advice: int  # madvise's advice for big blocks, or 0
     blocks: Annotated[Array[Block], MAX_BLOCKS]
 
@@ -59,16 +59,18 @@ madvise = CFunction[[int, int, i32], i32]("madvise")
 
 @native
 def heap_round(size: int) -> int:
-    """Round ``size`` up to the bytes of the block that holds it."""
+    """Round ``size`` up to whole pages, or to whole huge pages for a large block."""
     unit = HUGE_PAGE if size >= HUGE_FROM else PAGE
     return (size + unit - 1) & ~(unit - 1)
 
 
 @native
 def heap_allocate(heap: Heap, size: int) -> int:
-    """Take a free block of at least ``size`` bytes, or allocate one.
+    """Return the address of a block of at least ``size`` bytes, aligned to a page.
 
-    It is aligned to a page.
+    The youngest free block of the same rounded size is used again; without one, a block
+    is allocated. If memory is out, all free blocks are freed and the allocation is
+    tried again. Returns 0 if that fails too.
     """
     size = heap_round(size)
     i = heap.count - 1
@@ -89,7 +91,10 @@ def heap_allocate(heap: Heap, size: int) -> int:
 
 @native
 def heap_remove(heap: Heap, index: int) -> int:
-    """Remove block number ``index`` from the free list; return its address."""
+    """Remove block number ``index`` from the free list; return its address.
+
+    The blocks after it move up, so the list stays ordered by age.
+    """
     blocks = heap.blocks
     address = blocks[index].address
     heap.size -= blocks[index].size
@@ -102,16 +107,20 @@ def heap_remove(heap: Heap, index: int) -> int:
 
 @native
 def heap_shrink(heap: Heap, count: int, limit: int) -> None:
-    """Free the oldest blocks until at most ``count`` and ``limit`` bytes are left."""
+    """Free the oldest blocks of the free list until it is short enough.
+
+    At most ``count`` blocks, with at most ``limit`` bytes in all, are left.
+    """
     while heap.count > count or heap.size > limit:
         free(heap_remove(heap, 0))
 
 
 @native
 def heap_free(heap: Heap, address: int, size: int) -> None:
-    """Put a block on the free list, or free it if the list has no room for it.
+    """Put the block at ``address`` on the free list, in place of the oldest blocks.
 
-    ``heap_allocate`` returned it for ``size`` bytes.
+    A block that is larger than the list's limit is freed. ``size`` is the one that was
+    passed to ``heap_allocate``.
     """
     size = heap_round(size)
     if size > heap.limit:
@@ -127,13 +136,16 @@ def heap_free(heap: Heap, address: int, size: int) -> None:
 
 @native
 def handler_malloc(heap: Heap, size: int) -> int:
-    """``malloc`` of the memory handler."""
+    """Implement ``malloc`` of NumPy's memory handler: allocate ``size`` bytes."""
     return heap_allocate(heap, size)
 
 
 @native
 def handler_calloc(heap: Heap, count: int, size: int) -> int:
-    """``calloc`` of NumPy's memory handler: ``count`` elements of ``size`` bytes."""
+    """Implement ``calloc`` of NumPy's memory handler.
+
+    Allocates ``count`` elements of ``size`` bytes, all zero.
+    """
     address = heap_allocate(heap, count * size)
     if address != 0:
         memset(address, 0, count * size)
@@ -142,11 +154,14 @@ def handler_calloc(heap: Heap, count: int, size: int) -> int:
 
 @native
 def handler_realloc(heap: Heap, address: int, size: int) -> int:
-    """``realloc`` of the memory handler; ``ndarray.resize`` in place uses it."""
+    """Implement ``realloc`` of NumPy's memory handler, for ``ndarray.resize``.
+
+    The result is rounded like a block, so it can go to the free list.
+    """
     return realloc(address, heap_round(size))
 
 
 @native
 def handler_free(heap: Heap, address: int, size: int) -> None:
-    """``free`` of the memory handler."""
+    """Implement ``free`` of NumPy's memory handler: return a block to the heap."""
     heap_free(heap, address, size)

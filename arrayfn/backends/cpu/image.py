@@ -50,9 +50,10 @@ from arrayfn.lowering.plan import (
     kernel_calls,
 )
 
+# A grain is the smallest amount of work worth giving to a thread.
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
-MIN_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
-MANY: Final = 10_000  # iterations, where their number is not known
+MIN_WORK: Final = 0.002  # grains that a kernel's call costs even without any work
+MANY: Final = 10_000  # iterations assumed for a loop whose trip count is unknown
 _LAYOUTS: Final = {layouts.C: Layout.C, layouts.F: Layout.F}
 _NUMBERS: Final = {
     dtypes.float32: Number.F32,
@@ -67,11 +68,13 @@ class Entry:
     """The address of a kernel and its leading arguments, for the plan runner.
 
     Attributes:
-        prefix: the arguments that do not depend on the call.
-        uses_blas: BLAS has one thread while a plan with it runs.
-        uses_threaded_blas: the threaded BLAS has as many threads as the pool then.
-        is_generated: whether one grain of it takes a known, short time. A library's
-            kernel may take any.
+        address: where the kernel's machine code is.
+        prefix: leading arguments that are the same in every call of the kernel.
+        uses_blas: the kernel calls BLAS, which must use one thread while the plan runs.
+        uses_threaded_blas: the kernel calls the BLAS library that uses as many threads
+            as the pool while the plan runs.
+        is_generated: the compiler printed the kernel, so one grain of it takes a short
+            time. A library's kernel may take any time.
     """
 
     address: int
@@ -105,18 +108,21 @@ class _Tables:
 
 
 class _Arguments:
-    """Collects the arguments of all steps, and patches for those set at each call.
+    """Collects the arguments of all steps of a plan as one list of integers.
 
-    ``template`` has an integer for each argument. Those that depend on the call are
-    patched: addresses in inputs and outputs, in the workspace, and in *moving* buffers
-    (slices and carries of loops), which differ from iteration to iteration.
+    ``template`` is that list. Arguments whose value is not known before the call are 0
+    in it, and a patch says how to compute each: ``patches`` for addresses in inputs and
+    outputs, ``workspace_patches`` for temporaries and scratch memory, and
+    ``moving_patches`` for *moving* buffers (slices and carries of loops), whose address
+    differs from iteration to iteration.
     """
 
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
-        """Number the buffers; ``constants`` are the addresses of the plan's constants.
+        """Number the buffers whose addresses a frame holds.
 
-        A frame holds the addresses of inputs, outputs and moving buffers, in this
-        order. ``bases`` maps a buffer's number to its index there.
+        ``constants`` are the addresses of the plan's constants. A frame holds the
+        addresses of inputs, outputs and moving buffers, in this order. ``bases`` maps a
+        buffer's number in the plan to its index in the frame.
         """
         self.plan = plan
         self.constants = constants
@@ -137,34 +143,42 @@ class _Arguments:
         self.moving_patches: list[Patch] = []
 
     def add_buffer(self, number: int, offset: int = 0) -> None:
-        """Add an argument that points ``offset`` bytes into buffer ``number``."""
+        """Add an argument that points ``offset`` bytes into buffer ``number``.
+
+        The address of a constant is known; any other is 0 and gets a patch.
+        """
         buffer = self.plan.buffers[number]
-        word = len(self.template)
+        position = len(self.template)
         self.template.append(0)
         if buffer.kind == "constant":
-            self.template[word] = self.constants[buffer.index] + offset
+            self.template[position] = self.constants[buffer.index] + offset
         elif buffer.kind == "temporary":
-            self.workspace_patches.append(WorkspacePatch(word, buffer.offset + offset))
+            patch = WorkspacePatch(position, buffer.offset + offset)
+            self.workspace_patches.append(patch)
         elif buffer.kind in ("slice", "carried"):
-            self.moving_patches.append(Patch(word, self.bases[number], offset))
+            self.moving_patches.append(Patch(position, self.bases[number], offset))
         else:
-            self.patches.append(Patch(word, self.bases[number], offset))
+            self.patches.append(Patch(position, self.bases[number], offset))
 
     def take_moving(self) -> list[Patch]:
-        """Return the patches for moving buffers that were added since the last call."""
+        """Remove and return the patches in ``moving_patches``: those of one step."""
         taken, self.moving_patches = self.moving_patches, []
         return taken
 
     def add_scratch(self, offset: int) -> None:
-        """Add an argument that points ``offset`` bytes into the thread's scratch."""
+        """Add an argument that points ``offset`` bytes into the thread's scratch.
+
+        Scratch memory follows the arena in the workspace.
+        """
         patch = WorkspacePatch(len(self.template), self.arena + offset)
         self.workspace_patches.append(patch)
         self.template.append(0)
 
     def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
-        """Add a step's arguments: ``prefix``, then its own.
+        """Add the arguments of a kernel call: ``prefix``, then those of ``step``.
 
-        Returns the numbers of those that point to scratch memory.
+        Returns the positions, among the call's arguments, of those that point to
+        scratch memory.
         """
         first = len(self.template)
         slots: list[int] = []
@@ -181,7 +195,11 @@ class _Arguments:
 
 
 class _Steps:
-    """Encodes the steps of a plan, those in loops and branches too."""
+    """Encodes the steps of a plan, those in loops and branches too.
+
+    ``copy_words`` is the number of arguments of the longest call that uses scratch
+    memory: threads make their own copies of such arguments.
+    """
 
     def __init__(
         self, tables: _Tables, arguments: _Arguments, entries: Mapping[str, Entry]
@@ -192,11 +210,11 @@ class _Steps:
         self.copy_words = 0
 
     def table(self, steps: Sequence[plans.Step]) -> int:
-        """The address of ``steps``."""
+        """Encode ``steps`` as a table, and return its address."""
         return self.tables.structures([self.step(step) for step in steps])
 
     def step(self, step: plans.Step) -> Step:
-        """Encode a step of any kind; its arguments are appended to the template."""
+        """Encode a step of any kind, and append its arguments to the template."""
         first = len(self.arguments.template)
         if isinstance(step, KernelCall):
             encoded = self.call(step)
@@ -208,16 +226,21 @@ class _Steps:
         return encoded
 
     def moving(self) -> dict[str, int]:
-        """A Step's ``patches`` and ``patch_count``, for the arguments just added.
+        """Return the fields ``patches`` and ``patch_count`` of the step being encoded.
 
-        The runner applies them before each run of the step.
+        The patches are those of the step's arguments in moving buffers, which were
+        added just before. The runner applies them before each run of the step.
         """
         patches = self.arguments.take_moving()
         address = self.tables.structures(patches)
         return {"patches": address, "patch_count": len(patches)}
 
     def call(self, step: KernelCall) -> Step:
-        """Encode a kernel call."""
+        """Encode a kernel call.
+
+        After a call that may take long, the runner checks for signals at once: its
+        ``weight`` is CHECK_AFTER. After short calls it checks at every CHECK_AFTER-th.
+        """
         first = len(self.arguments.template)
         entry = self.entries[step.kernel]
         slots = self.arguments.add_call(step, entry.prefix)
@@ -240,7 +263,13 @@ class _Steps:
         )
 
     def loop(self, step: plans.Loop) -> Step:
-        """Encode a loop and its body."""
+        """Encode a loop and its body.
+
+        The loop's own arguments are the address of each slice's first row, four
+        addresses for each carry (see ``image_layout.Carry``), and the address of the
+        predicate of a while loop. Slices, carries and the loop hold their position
+        among these arguments.
+        """
         arguments = self.arguments
         first = len(arguments.template)
         slices: list[Slice] = []
@@ -274,7 +303,10 @@ class _Steps:
         return Step(kind=StepKind.LOOP, loop=address, **moving)
 
     def branch(self, step: plans.Branch) -> Step:
-        """Encode a branch and the steps of all its blocks."""
+        """Encode a branch and the steps of all its blocks.
+
+        Its only argument is the address of the index of the block to run.
+        """
         self.arguments.add_buffer(step.index)
         moving = self.moving()
         blocks = [
@@ -287,27 +319,32 @@ class _Steps:
 
 
 def line_up(size: int) -> int:
-    """``size`` rounded up to whole cache lines."""
+    """Round ``size``, in bytes, up to whole cache lines."""
     return -(-size // LINE) * LINE
 
 
 def _types(plan: ExecutionPlan, kind: BufferKind) -> list[ArrayType]:
-    """The types of the buffers of one kind, "input" or "output", by index."""
-    found = {b.index: b.type for b in plan.buffers if b.kind == kind}
-    if sorted(found) != list(range(len(found))):
-        raise BackendError(f"the plan's {kind}s have indices {sorted(found)}")
-    return [found[index] for index in range(len(found))]
+    """Return the types of the "input" or "output" buffers, sorted by their index.
+
+    Raises BackendError if the indices are not 0, 1, 2 and so on.
+    """
+    types = {b.index: b.type for b in plan.buffers if b.kind == kind}
+    if sorted(types) != list(range(len(types))):
+        raise BackendError(f"the plan's {kind}s have indices {sorted(types)}")
+    return [types[index] for index in range(len(types))]
 
 
 def _count(plan: ExecutionPlan, kind: BufferKind) -> int:
+    """Return the number of the plan's inputs or outputs."""
     return len({buffer.index for buffer in plan.buffers if buffer.kind == kind})
 
 
 def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
-    """Encode the array type ``kind``, which the call entry compares arrays with.
+    """Encode the array type ``kind`` for the call entry.
 
-    Inputs may be Python numbers too. Raises BackendError for an output whose elements
-    would have gaps or overlap.
+    The call entry compares inputs with the Spec and allocates outputs by it. A weakly
+    typed input of rank 0 also accepts a Python number. Raises BackendError for an
+    output whose elements would have gaps or overlap.
     """
     strides = [step * kind.dtype.itemsize for step in kind.layout.strides(kind.shape)]
     number = Number.NONE
@@ -330,7 +367,8 @@ def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
 
 
 def _is_dense(kind: ArrayType) -> bool:
-    """Whether the elements fill one block of memory, each once."""
+    """Return whether the elements fill one block of memory without gaps or overlap."""
+    # From the innermost axis on, each stride is the product of the extents before it.
     expected = 1
     steps = sorted(zip(kind.layout.strides(kind.shape), kind.shape, strict=True))
     for step, extent in steps:
@@ -348,9 +386,10 @@ def encode(
 ) -> tuple[Image, list[object]]:
     """Encode ``plan`` as an image, the structure that the runner executes.
 
-    ``constants`` are addresses. The second result are objects that must live as long as
-    the image; so must the dtypes of its types. Raises BackendError for a plan that this
-    runtime cannot run.
+    ``entries`` has the code of each kernel by name; ``constants`` are the addresses of
+    the plan's constants. The second result are objects that must live as long as the
+    image, because it holds their addresses. So must the dtypes in the plan's types.
+    Raises BackendError for a plan that this runtime cannot run.
     """
     tables = _Tables()
     arguments = _Arguments(plan, constants)
@@ -379,6 +418,7 @@ def encode(
         memory_handler=id(runtime.memory_handler),
         new_from_descr=runtime.new_from_descr,
     )
+    # ``steps.table`` has filled in the arguments and their patches.
     workspace = arguments.workspace_patches
     image.set(
         template=tables.integers(arguments.template),
@@ -392,9 +432,11 @@ def encode(
 
 
 def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
-    """Combine the image's flags.
+    """Return the image's flags, combined in one integer.
 
-    They are PARALLEL, RELEASE_GIL, USES_BLAS and USES_THREADED_BLAS.
+    PARALLEL: some call is large enough for several threads. RELEASE_GIL: the plan is
+    long enough to run without the GIL. USES_BLAS and USES_THREADED_BLAS: some kernel
+    calls the library.
     """
     flags = 0
     calls = list(kernel_calls(plan.steps))
@@ -413,7 +455,7 @@ def _work(steps: Sequence[plans.Step]) -> float:
     """Estimate the work of ``steps``, in grains.
 
     A grain is the smallest amount of work worth giving to a thread. An unknown trip
-    count counts as ``MANY``.
+    count counts as ``MANY``. All blocks of a branch are added up.
     """
     total = 0.0
     for step in steps:

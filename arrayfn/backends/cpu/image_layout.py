@@ -24,7 +24,7 @@ PARALLEL: Final = 2
 USES_BLAS: Final = 4
 USES_THREADED_BLAS: Final = 8
 
-CHECK_AFTER: Final = 16  # weights of steps, after which signals are checked
+CHECK_AFTER: Final = 16  # sum of steps' weights after which signals are checked
 INLINE_WORKSPACE: Final = 1 << 16  # bytes of a workspace that is part of its frame
 LINE: Final = 64  # bytes of a cache line
 
@@ -56,12 +56,12 @@ class Number(IntEnum):
 
 
 class Spec(Struct):
-    """An encoded array type: inputs are compared with it, outputs allocated by it."""
+    """An encoded array type, to compare inputs with and to allocate outputs by."""
 
-    descr: PyArrayDescr
+    descr: PyArrayDescr  # the dtype
     ndim: int
-    layout: int
-    number: int
+    layout: int  # a Layout
+    number: int  # a Number: the Python number that is accepted instead of an array
     nbytes: int
     shape: Array[int]
     strides: Array[int]  # in bytes
@@ -70,8 +70,9 @@ class Spec(Struct):
 class Patch(Struct):
     """Says that an argument is an address ``offset`` bytes into a buffer.
 
-    ``argument`` is its number among all arguments of the plan, ``base`` the number of
-    the buffer (input, output or moving) in a frame.
+    ``argument`` is its number among all arguments of the plan. ``base`` is the index,
+    in ``Frame.bases``, of the address where the buffer (input, output or moving)
+    begins.
     """
 
     argument: int
@@ -89,20 +90,21 @@ class WorkspacePatch(Struct):
 class Slice(Struct):
     """A buffer of a loop that is slice k of an array in iteration k."""
 
-    base: int
-    argument: int  # of the loop: where the first slice begins
-    stride: int  # in bytes
+    base: int  # index of the buffer's address in Frame.bases
+    argument: int  # the loop's argument with the address of the first slice
+    stride: int  # from one slice to the next, in bytes
 
 
 class Carry(Struct):
     """A carry of a loop, which is double-buffered.
 
-    Four arguments of the loop, from ``argument`` on, are its initial address, the two
-    buffers it alternates between, and the address of its result.
+    Four arguments of the loop, from number ``argument`` on, are the address of the
+    initial value, those of the two buffers that iterations alternate between, and that
+    of the final result.
     """
 
-    base: int
-    next_base: int
+    base: int  # index in Frame.bases of the address that an iteration reads
+    next_base: int  # index in Frame.bases of the address that an iteration writes
     argument: int
     nbytes: int
 
@@ -110,8 +112,8 @@ class Carry(Struct):
 class Loop(Struct):
     """A loop: its steps, slices and carries."""
 
-    count: int  # or -1: while the predicate is true
-    predicate: int  # the loop's argument with its address
+    count: int  # trip count, or -1 for a loop that runs while its predicate is true
+    predicate: int  # number of the loop's argument with the predicate's address
     steps: Array[Step]
     step_count: int
     slices: Array[Slice]
@@ -128,9 +130,9 @@ class Block(Struct):
 
 
 class Branch(Struct):
-    """A branch: ``block_count`` blocks of steps.
+    """A branch: ``block_count`` blocks of steps, of which one is run.
 
-    Its only argument selects the one to run.
+    Its only argument is the address of the block's index, an int32.
     """
 
     blocks: Array[Block]
@@ -140,20 +142,21 @@ class Branch(Struct):
 class Step(Struct):
     """A step of the plan: a kernel call, a loop, or a branch.
 
-    Loops and branches take addresses only.
+    ``kind`` is a StepKind. ``entry`` to ``slot_count`` and ``weight`` are those of a
+    kernel call. All arguments of loops and branches are addresses.
     """
 
     kind: int
     entry: KernelEntry
-    arguments: int  # number of the first in the plan's arguments
+    arguments: int  # number of the step's first argument among the plan's arguments
     argument_count: int
-    items: int
-    grain: int
+    items: int  # work items
+    grain: int  # the fewest work items for a thread
     slots: Array[int]  # the numbers of its arguments that point to scratch memory
     slot_count: int
     patches: Array[Patch]  # of arguments that point to moving buffers
     patch_count: int
-    weight: int  # added to Frame.unchecked after it; CHECK_AFTER if it may run long
+    weight: int  # added to Frame.unchecked after the call; CHECK_AFTER for a long one
     loop: Loop
     branch: Branch
 
@@ -162,9 +165,9 @@ class Blas(Struct):
     """A BLAS library whose number of threads is set while plans that use it run."""
 
     users: int  # how many such plans run
-    saved: int  # the number to restore afterwards
-    threads: int  # the number set while users > 0
-    get_threads: Callable[[], i32]  # both None where it has no such function
+    saved: int  # the number of threads to restore afterwards
+    threads: int  # the number of threads while users > 0
+    get_threads: Callable[[], i32]  # null if the library has no such functions
     set_threads: Callable[[i32], None] | None
 
 
@@ -174,7 +177,7 @@ class Frame(Struct):
     next: Frame | None  # in the image's list of free ones
     threads: int
     patched: int  # address of the workspace that the arguments point to
-    workspace: int  # its own, or 0 if the heap gives one for each call
+    workspace: int  # address of its own workspace; 0: each call takes one from the heap
     unchecked: int  # weights of the steps since signals were checked
     bases: Array[int]  # addresses of inputs, outputs and moving buffers
     numbers: Array[int]  # values of inputs that are Python numbers
@@ -183,7 +186,10 @@ class Frame(Struct):
 
 
 class Image(Struct):
-    """A plan, its types, and pointers to the process's pool, heap and BLAS."""
+    """A plan, its types, and pointers to the process's pool, heap and BLAS.
+
+    ``keepalive`` is a Python object that owns the memory of all tables.
+    """
 
     inputs: Array[Spec]
     input_count: int

@@ -27,34 +27,38 @@ def kernel_ir(
 ) -> str:
     """Compile the text of a printed kernel to LLVM IR.
 
-    The IR exports the uniform entry as ``symbol``. ``name`` is the kernel's function.
-    Nothing of ``source`` is executed. Raises UntypedKernelError for what no printed
-    kernel has.
+    ``source`` is a Python module that defines the kernel as function ``name``. It is
+    not executed. The IR exports the uniform entry, ``void entry(int64* arguments, int64
+    begin, int64 end)``, as ``symbol``. Raises UntypedKernelError for Python that no
+    printed kernel has.
     """
-    made = printed_function(source, name, {VOCABULARY: scalars})
-    return function_ir(made, parameters, symbol)
+    function = printed_function(source, name, {VOCABULARY: scalars})
+    return function_ir(function, parameters, symbol)
 
 
 def function_ir(
-    made: Callable[..., None],
+    kernel: Callable[..., None],
     parameters: Sequence[Parameter],
     symbol: str,
     constants: Mapping[int, int] | None = None,
 ) -> str:
     """Compile a kernel that is a Python function to LLVM IR.
 
-    The IR exports the uniform entry as ``symbol``. ``constants`` are the values of
+    The IR exports the uniform entry, ``void entry(int64* arguments, int64 begin, int64
+    end)``, as ``symbol``. ``constants`` are given for library kernels: the values of
     parameters, by position, that are fixed at compile time.
     """
     has_rest = bool(parameters) and parameters[-1].kind == "rest"
     kinds = [_KINDS.get(p.kind, p.kind) for p in parameters]
     arguments = map(DIALECT.parameter_type, kinds)
     i64 = DIALECT.value_type("i64")
-    module = _front_end().module(made, (*arguments, i64, i64))
+    # ``begin`` and ``end`` follow the kernel's parameters.
+    module = _front_end().module(kernel, (*arguments, i64, i64))
     function = module.get_global("kernel")
     function.linkage = "internal"
     if constants is None:
-        # So ``noalias`` holds in loops. LLVM inlines a library kernel: calls are short.
+        # Inlined into its entry, a kernel would lose ``noalias`` of its parameters,
+        # which its loops need. LLVM may inline a library kernel: its calls are short.
         function.attributes.add("noinline")
     function.attributes.add("nounwind")
     add_entry(module, function, symbol, constants or {}, has_rest=has_rest)
@@ -63,4 +67,5 @@ def function_ir(
 
 @cache
 def _front_end() -> KernelFrontEnd:
+    """Return the process's only KernelFrontEnd."""
     return KernelFrontEnd()

@@ -19,11 +19,21 @@ def add_entry(
     *,
     has_rest: bool = False,
 ) -> None:
-    """Export ``symbol``: ``void entry(int64* arguments, int64 begin, int64 end)``.
+    """Add to ``module`` the uniform entry of the kernel ``function``.
 
-    It loads the arguments of ``function`` and calls it, after ``leading`` pointers to
-    memory that is not used. Parameters in ``constants`` get these values. If it
-    ``has_rest``, the last parameter points to the remaining arguments.
+    The entry is ``void symbol(int64* arguments, int64 begin, int64 end)``. It loads the
+    kernel's arguments from ``arguments``, 8 bytes each, and calls ``function(arguments
+    ..., begin, end)``.
+
+    Args:
+        module: the LLVM module of the kernel.
+        function: the kernel; its last two parameters are ``begin`` and ``end``.
+        symbol: the name of the entry.
+        constants: values of parameters, by position, that ``arguments`` does not have.
+        leading: the number of parameters before the kernel's own, which Numba adds for
+            results. They get pointers to memory that nobody reads.
+        has_rest: whether the kernel's last parameter is a pointer to all remaining
+            arguments, instead of one argument.
     """
     kinds = [ir.PointerType(), _I64, _I64]
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
@@ -39,6 +49,7 @@ def add_entry(
         values.append(builder.load(address, typ=kind))
         count += 1
     if has_rest:
+        # The loop loaded the first remaining argument. Its address is wanted instead.
         values[-1] = builder.gep(arguments, [_I64(count - 1)], source_etype=_I64)
     builder.call(function, [*values, begin, end])
     builder.ret_void()

@@ -11,9 +11,9 @@ from llvmlite import ir
 from arrayfn.backends.numba.typed import KernelLoop
 from arrayfn.lowering.scalars.table import ScalarFunction
 
-SHORT: Final = 32  # iterations of a loop that is best unrolled, or vectorised as it is
-ACCUMULATORS: Final = 4  # of a vectorised reduction
-CHAINS: Final = 2  # of long functions side by side
+SHORT: Final = 32  # iterations of a loop that is unrolled, or vectorised without more
+ACCUMULATORS: Final = 4  # independent partial sums of a vectorised reduction
+CHAINS: Final = 2  # vectors of a long function that are computed side by side
 LONG: Final = 22
 """LLVM instructions of a function that is best computed twice side by side.
 
@@ -23,11 +23,12 @@ exp has 23. A loop of one of these is 2 to 15 % faster so (threefry2x32 12 %, lo
 
 
 def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
-    """The LLVM metadata of a loop's back edge, or None.
+    """Return the metadata for the back edge of ``loop``, or None for LLVM's defaults.
 
     ``longest`` is the number of instructions of the longest scalar function called in
-    the loop. Reductions, and loops with long chains of dependent operations such as
-    exp, are interleaved. Short reductions are unrolled, so that the loop around them
+    the loop. Only innermost loops get metadata. Reductions are interleaved with
+    ``ACCUMULATORS``, and loops with long chains of dependent operations, such as exp,
+    with ``CHAINS``. Short reductions are unrolled instead, so that the loop around them
     can be vectorised.
     """
     if not loop.innermost:
@@ -43,21 +44,24 @@ def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
 
 
 def unrolled(module: ir.Module) -> Any:
-    """Metadata of a loop to be unrolled fully."""
+    """Return metadata that asks LLVM to unroll a loop fully."""
     return _loop_metadata(module, [ir.MetaDataString(module, "llvm.loop.unroll.full")])
 
 
 def interleaved(module: ir.Module, times: int) -> Any:
-    """Metadata that asks LLVM to interleave a vectorised loop ``times`` times."""
+    """Return metadata that asks LLVM to interleave a vectorised loop ``times`` times.
+
+    Each iteration then computes ``times`` independent vectors.
+    """
     name = ir.MetaDataString(module, "llvm.loop.interleave.count")
     return _loop_metadata(module, [name, ir.Constant(ir.IntType(32), times)])
 
 
 def _loop_metadata(module: ir.Module, words: Sequence[Any]) -> Any:
-    """A loop metadata node with one hint, made of ``words``.
+    """Return a loop metadata node with one hint, such as a name and a number.
 
-    LLVM requires that its first operand is the node itself, so that each loop has a
-    distinct one.
+    LLVM requires that the node's first operand is the node itself: this makes the nodes
+    of different loops distinct.
     """
     hint = module.add_metadata(words)
     loop = ir.MDValue(module, [hint], name=str(len(module.metadata)))

@@ -25,7 +25,11 @@ _VOID: Final = ir.VoidType()
 
 
 class Vectors:
-    """Emits LLVM operations on vectors of one element type, at a builder's position."""
+    """Emits LLVM operations on vectors of one element type, at a builder's position.
+
+    ``size`` is the number of bytes of an element. A vector has ``lanes`` elements. A
+    *mask* is a vector of booleans, one for each lane.
+    """
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, size: int) -> None:
         self.builder, self.element, self.size = builder, element, size
@@ -35,35 +39,40 @@ class Vectors:
         self.zero = ir.Constant(self.type, None)
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """The address ``pointer`` plus ``offsets``, in elements."""
+        """Emit the address ``pointer`` plus the sum of ``offsets``, in elements."""
         for offset in offsets:
             index = _I64(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index], source_etype=self.element)
         return pointer
 
     def splat(self, value: Any) -> Any:
-        """A vector whose lanes all have ``value``."""
+        """Emit a vector whose lanes all have ``value``."""
         kind = ir.VectorType(value.type, self.lanes)
         undefined = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(undefined, value, _I32(0))
-        every = ir.Constant(ir.VectorType(_I32, self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(first, undefined, every)
+        zeros = ir.Constant(ir.VectorType(_I32, self.lanes), [0] * self.lanes)
+        # Each lane of the result takes lane 0 of ``first``.
+        return self.builder.shuffle_vector(first, undefined, zeros)
 
     def first_lanes(self, count: Any, before: int = 0) -> Any:
-        """The mask of the lanes whose number is below ``count - before``."""
+        """Emit the mask of the lanes k for which ``before + k < count``.
+
+        It selects the elements of a row of ``count`` elements, in the vector that
+        begins at element ``before``.
+        """
         kind = ir.VectorType(_I64, self.lanes)
-        lanes = ir.Constant(kind, [_I64(before + k) for k in range(self.lanes)])
-        return self.builder.icmp_signed("<", lanes, self.splat(count))
+        positions = ir.Constant(kind, [_I64(before + k) for k in range(self.lanes)])
+        return self.builder.icmp_signed("<", positions, self.splat(count))
 
     def load(self, pointer: Any, mask: Any = None) -> Any:
-        """Load a vector; with a ``mask``, other lanes are 0 and not read."""
+        """Emit the load of a vector. Lanes outside of ``mask`` are not read but 0."""
         if mask is None:
             return self.builder.load(pointer, align=self.size, typ=self.type)
         function = self._intrinsic("load", self.type, _POINTER, _I32, mask, self.zero)
         return self.builder.call(function, [pointer, _I32(self.size), mask, self.zero])
 
     def store(self, value: Any, pointer: Any, mask: Any = None) -> None:
-        """Store a vector; with a ``mask``, only its lanes."""
+        """Emit the store of a vector. Lanes outside of ``mask`` are not written."""
         if mask is None:
             self.builder.store(value, pointer, align=self.size)
             return
@@ -71,13 +80,17 @@ class Vectors:
         self.builder.call(function, [value, pointer, _I32(self.size), mask])
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """``x * y + z``, rounded once."""
+        """Emit the fused multiply-add ``x * y + z``, rounded once."""
         name = f"llvm.fma.{self._suffix}"
         kind = ir.FunctionType(self.type, [self.type] * 3)
         return self.builder.call(_declared(self.builder, name, kind), [x, y, z])
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
-        """Transpose a square matrix of vectors ``rows``, by exchanging growing blocks.
+        """Emit the transpose of a square matrix, whose rows are vectors.
+
+        Blocks of 1, 2, 4 ... rows and columns are transposed in turn: each pair of rows
+        ``k`` and ``k + block`` exchanges its off-diagonal blocks. With ``block = 1``,
+        rows (a b) and (c d) become (a c) and (b d).
 
         Eklundh, A fast computer method for matrix transposing, IEEE Trans. Comput.
         1972.
@@ -87,6 +100,8 @@ class Vectors:
         indices = ir.VectorType(_I32, self.lanes)
         block = 1
         while block < self.lanes:
+            # The lanes of the two new rows, as indices into the concatenated old pair:
+            # with 4 lanes and block 1, low is [0, 4, 2, 6] and high is [1, 5, 3, 7].
             low = [j + self.lanes - block if j & block else j for j in lanes]
             high = [j + self.lanes if j & block else j + block for j in lanes]
             for k in lanes:
@@ -100,12 +115,13 @@ class Vectors:
 
     @property
     def _suffix(self) -> str:
+        """The vector type in names of LLVM's intrinsics, such as ``v8f32``."""
         return f"v{self.lanes}f{8 * self.size}"
 
     def _intrinsic(self, name: str, result: ir.Type, *arguments: Any) -> ir.Function:
-        """Declare LLVM's masked intrinsic ``name``.
+        """Declare and return LLVM's masked intrinsic ``name``, "load" or "store".
 
-        ``arguments`` are types, or values of them.
+        Each of ``arguments`` is the type of an argument, or a value of that type.
         """
         kinds = [a if isinstance(a, ir.Type) else a.type for a in arguments]
         full = f"llvm.masked.{name}.{self._suffix}.p0"
@@ -113,12 +129,17 @@ class Vectors:
 
 
 def _declared(builder: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Return the function ``name`` of the builder's module; declare it if needed."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, kind, name)
 
 
 def micro_kernel(module: ir.Module, name: str, element: ir.Type) -> ir.Function:
-    """The function ``name`` of ``libraries.foreign`` for an element type."""
+    """Return the micro-kernel ``name`` for an element type, defined in ``module``.
+
+    It is one of ``multiply_panels`` and ``transpose_block``, whose stubs in
+    ``libraries.foreign`` describe what they compute. The first call defines it.
+    """
     size = 4 if isinstance(element, ir.FloatType) else 8
     symbol = f"{name}_f{8 * size}"
     known = module.globals.get(symbol)
@@ -147,7 +168,15 @@ def _multiply_panels(
     columns: Any,
     is_added: Any,
 ) -> None:
-    """Emit the product of two panels, whose sums stay in registers."""
+    """Emit the body of ``multiply_panels``: C = left @ right, or C += left @ right.
+
+    The panel ``left`` has ``PANEL_ROWS`` rows, ``PANEL_STRIDE`` elements apart, with an
+    element for each of the ``terms``. The panel ``right`` has ``PANEL_VECTORS`` vectors
+    for each term. A loop over the terms keeps all ``PANEL_ROWS * PANEL_VECTORS`` sums
+    in registers. Then the first ``rows`` rows and ``columns`` columns are written to
+    ``c``, whose rows are ``ldc`` elements apart. They are added to the values in ``c``
+    if ``is_added`` is not 0.
+    """
     before, loop, done = b.block, b.append_basic_block(), b.append_basic_block()
     b.branch(loop)
     b.position_at_end(loop)
@@ -176,7 +205,8 @@ def _multiply_panels(
     for row, own in enumerate(totals):
         for k, total in enumerate(own):
             target = v.at(c, k * v.lanes)
-            # What is not added is 0, which changes no sum: none of these is -0.0.
+            # If nothing is to be added, no lane is loaded and ``earlier`` is 0. Adding
+            # 0 changes no sum, since none of these sums is -0.0.
             earlier = v.load(target, b.and_(masks[k], added))
             v.store(b.fadd(earlier, total), target, masks[k])
         c = v.at(c, ldc)
@@ -197,12 +227,18 @@ def _transpose_block(
     rows: Any,
     columns: Any,
 ) -> None:
-    """Emit the transposition of a block in registers."""
+    """Emit the body of ``transpose_block``: transpose one block in registers.
+
+    The block at ``source`` has as many rows and columns as a vector has lanes. Rows are
+    ``source_step`` elements apart at ``source``, columns ``target_step`` elements at
+    ``target``. Only the first ``rows`` rows are read, and the last one of these
+    replaces the rows after it. Columns from ``columns`` on are written as 0.
+    """
     mask = v.first_lanes(columns)
     loaded: list[Any] = []
     for row in range(v.lanes):
         loaded.append(v.load(source, mask))
-        # The last row stands for those beyond.
+        # After the last row, the step is 0: the last row is loaded again.
         has_next = b.icmp_signed("<", _I64(row + 1), rows)
         source = v.at(source, b.select(has_next, source_step, _I64(0)))
     for column in v.transpose(loaded):

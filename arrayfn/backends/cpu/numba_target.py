@@ -34,14 +34,18 @@ _BaseLower: Any = lowering.BaseLower
 
 
 class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
-    """A Numba code library that only holds a kernel's LLVM module."""
+    """A Numba code library that only holds a kernel's LLVM module.
+
+    ``checks_signals`` makes calls of ``interrupted`` check for signals. ``front_end``
+    compiles the functions that the kernel calls.
+    """
 
     checks_signals = True
     front_end: KernelFrontEnd
 
 
 class KernelCodegen(codegen.Codegen):
-    """Makes empty modules for the host."""
+    """Makes empty LLVM modules for the host, in place of Numba's code generator."""
 
     _library_class = KernelLibrary
 
@@ -51,6 +55,7 @@ class KernelCodegen(codegen.Codegen):
 
     @override
     def _create_empty_module(self, name: str) -> Any:
+        """Make an empty LLVM module for the host, called ``name``."""
         module = ir.Module(name)
         module.triple = target.host().triple
         module.data_layout = self._data_layout
@@ -58,6 +63,7 @@ class KernelCodegen(codegen.Codegen):
 
     @override
     def _add_module(self, module: Any) -> None:
+        """Refuse to load a module: ``native.target`` compiles kernels instead."""
         raise NotImplementedError
 
     def magic_tuple(self) -> tuple[str, ...]:
@@ -70,23 +76,30 @@ class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
 
 
 class KernelTyping(shared.KernelTyping, BaseContext):
-    """The types of printed kernels are known."""
+    """A Numba typing context without functions: kernels' types are known."""
 
 
 class KernelContext(shared.KernelContext, cpu.CPUContext):
-    """Lowers kernels to LLVM IR."""
+    """Numba's CPU target context, reduced to what printed kernels need.
+
+    ``symbol`` is the name that the next compiled function gets in its LLVM module.
+    """
 
     symbol = "kernel"
 
     @override
     def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Prepare the context, without Numba's own ``init``: it makes a JIT engine."""
         self.is32bit = False
         self._implementations: dict[Any, Any] = {}
         self._internal_codegen: Any = KernelCodegen()
 
     @override
     def load_additional_registries(self) -> None:
-        """Install nothing more: printed kernels need the builtin registry alone."""
+        """Install no more implementations than Numba's builtin registry has.
+
+        Printed kernels need no others, and Numba takes 0.3 s to install its own.
+        """
 
     @property
     @override
@@ -98,12 +111,12 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
     def mangler(
         self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
     ) -> str:
-        """The symbol of a compiled function: its name as it is."""
+        """Return ``symbol`` as the name of the compiled function, without mangling."""
         return self.symbol
 
     @override
     def post_lowering(self, mod: ir.Module, library: Any) -> None:
-        """Nothing: there are no reference counts to remove."""
+        """Do nothing: kernels have no reference counts, which Numba removes here."""
 
 
 class CpuLowering(KernelLowering, _BaseLower):
@@ -115,6 +128,10 @@ class CpuLowering(KernelLowering, _BaseLower):
 
     @override
     def emit_call(self, node: Any) -> Any:
+        """Emit a call; a Python function is first compiled into the kernel's module.
+
+        Functions of the vocabulary have implementations in the target context.
+        """
         function = self.types.functions[node.func.name]
         if not isinstance(function, FunctionType) or function in KNOWN:
             return super().emit_call(node)
@@ -125,6 +142,8 @@ class CpuLowering(KernelLowering, _BaseLower):
 
     @override
     def loop_metadata(self, loop: KernelLoop) -> Any:
+        """Return the LLVM metadata of the loop's branch back to its head, or None."""
+        # Instructions of the longest function that the loop calls.
         longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
         return metadata_of(self.module, loop, longest)
 
@@ -132,7 +151,8 @@ class CpuLowering(KernelLowering, _BaseLower):
     def lower_return(self, statement: Any) -> None:
         """Emit the return, after a fence if the kernel stores past the caches."""
         if any(name.startswith("store_row") for name in self.module.globals):
-            # Stores past the caches are ordered before what tells other threads.
+            # Nontemporal stores must be visible before other threads learn that this
+            # kernel has ended.
             self.builder.fence("seq_cst")
         super().lower_return(statement)
 
@@ -164,14 +184,16 @@ class KernelLoweringPass(BaseNativeLowering):
     @property
     @override
     def lowering_class(self) -> Any:
+        """The class that lowers Numba IR to LLVM IR."""
         return CpuLowering
 
 
 class KernelPipeline(compiler.CompilerBase):
-    """From the bytecode of a printed kernel to LLVM IR."""
+    """The Numba compiler from the bytecode of a printed kernel to LLVM IR."""
 
     @override
     def define_pipelines(self) -> list[PassManager]:
+        """Return one pipeline with three passes: translation, types, lowering."""
         passes = PassManager("arrayfn")
         for step in (
             KernelTranslationPass,
@@ -191,21 +213,23 @@ class KernelFrontEnd:
         self.target = KernelContext(self.typing)
 
     def module(self, function: Any, arguments: tuple[Any, ...]) -> ir.Module:
-        """The LLVM module of a kernel; its function is called ``kernel``.
+        """Compile a printed kernel to an LLVM module with one function ``kernel``.
 
         ``arguments`` are the Numba types of its parameters. Raises UntypedKernelError
-        for what has no type without inference.
+        for Python whose types are not known without inference.
         """
         return self._compile("kernel", function, arguments, types.void).module
 
     def callee(self, module: ir.Module, function: Any, signature: Any) -> Any:
-        """Compile a function that a kernel calls into the kernel's module.
+        """Return a function that a kernel calls, compiled into the kernel's ``module``.
 
-        LLVM inlines it. ``signature`` is the Numba signature of the call.
+        The first call for a signature compiles it; LLVM will inline it. ``signature``
+        is the Numba signature of the call.
         """
         kinds, result = signature.args, signature.return_type
 
         def add(symbol: str) -> None:
+            """Add the function to ``module`` under the name ``symbol``."""
             self._compile(symbol, function, kinds, result, module, noalias=False)
 
         return shared.inlined_function(module, function.__name__, kinds, add)
@@ -220,14 +244,17 @@ class KernelFrontEnd:
         *,
         noalias: bool = True,
     ) -> KernelLibrary:
-        """Compile ``function`` as ``symbol``, into ``module`` if one is given.
+        """Compile ``function`` to LLVM IR, under the name ``symbol``.
 
-        ``arguments`` and ``result`` are Numba types; with ``noalias`` arrays are
-        promised not to overlap. Raises UntypedKernelError for what Numba refuses.
+        The function is added to ``module`` if one is given, else to a new module, which
+        the returned library holds. ``arguments`` and ``result`` are Numba types; with
+        ``noalias`` arrays are promised not to overlap. Raises UntypedKernelError for
+        Python that Numba refuses.
         """
         library = KernelLibrary(self.target.codegen(), symbol)
         library.module, library.front_end = module, self
         pipeline: Any = KernelPipeline
+        # A kernel's callees are compiled while the kernel is: restore its symbol.
         before, self.target.symbol = self.target.symbol, symbol
         try:
             compiler.compile_extra(

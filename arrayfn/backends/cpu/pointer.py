@@ -21,7 +21,10 @@ class Pointer:
         self.begin = begin
 
     def _checked(self, index: int) -> int:
-        """The index in memory of element ``index``; IndexError if it is outside."""
+        """Return the position of element ``index`` in ``memory``.
+
+        Raises IndexError if the position is outside of ``memory``.
+        """
         position = self.begin + int(index)
         if not 0 <= position < self.memory.size:
             raise IndexError(
@@ -39,13 +42,15 @@ class Pointer:
     def array(
         self, shape: Sequence[int], strides: Sequence[int] | None = None
     ) -> Array:
-        """The array of ``shape`` at this address, to read and to write.
+        """Return a writable view of the memory from this address on, of ``shape``.
 
-        ``strides`` are in elements; without them it is row-major.
+        ``strides`` are in elements; without them the array is row-major. Raises
+        IndexError if an element of the array would lie outside of ``memory``.
         """
         if strides is None:
             strides = [int(np.prod(shape[k + 1 :])) for k in range(len(shape))]
         if 0 not in shape:
+            # Check the lowest and the highest element; strides may be negative.
             ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
             self._checked(sum(min(end, 0) for end in ends))
             self._checked(sum(max(end, 0) for end in ends))

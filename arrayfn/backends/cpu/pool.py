@@ -45,7 +45,7 @@ LONG_CHUNK: Final = 512  # items: longer chunks are multiples of CHUNK_MULTIPLE,
 CHUNK_MULTIPLE: Final = 64  # so that they begin at whole cache lines
 WOKEN: Final = 2  # workers that a thread wakes
 YIELD_AFTER: Final = 4096  # iterations of waiting for chunks, then the core is yielded
-CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
+CORES_WORDS: Final = 16  # 64-bit words of a set of cores, with one bit for each core
 LOCK_BYTES: Final = 128  # at least those of a pthread's mutex or condition variable
 
 KernelEntry: TypeAlias = Callable[[Array[int], int, int], int]
@@ -53,13 +53,16 @@ KernelEntry: TypeAlias = Callable[[Array[int], int, int], int]
 
 
 class Job(Struct):
-    """The launch that the pool runs now: a kernel, its arguments and chunks."""
+    """The current launch of the pool: a kernel, its arguments and chunks.
+
+    A chunk is a range of work items that one thread runs in one call of the kernel.
+    """
 
     entry: KernelEntry
     arguments: Array[int]
-    items: int
-    chunk: int  # items of one
-    chunks: int
+    items: int  # work items of the launch
+    chunk: int  # work items of one chunk
+    chunks: int  # number of chunks
     argument_count: int
     slots: Array[int]  # the numbers of the arguments that point to scratch memory
     slot_count: int
@@ -78,7 +81,12 @@ class Worker(Struct):
 
 
 class Pool(Struct):
-    """The thread pool. Contended fields have cache lines of their own."""
+    """The thread pool. Contended fields have cache lines of their own.
+
+    ``ticket`` counts launches in its high half and unclaimed chunks in its low half.
+    ``done`` counts the finished chunks of the launch, ``sleepers`` the workers that
+    wait on ``condition``, which ``mutex`` guards.
+    """
 
     owner: int  # 1 while a plan uses the pool
     threads: int  # threads of a launch, the launching one included
@@ -115,10 +123,10 @@ sched_yield = CFunction[[], i32]("sched_yield")
 
 @native
 def pool_reset(pool: Pool) -> None:
-    """Forget all workers, but not the number of threads.
+    """Set the pool to a state without workers; keep the number of threads.
 
-    A new process calls it first, and so does a forked child, in which its parent's
-    workers do not exist.
+    The runtime calls it for a new pool, and in a forked child, in which the workers of
+    the parent process do not exist.
     """
     pool.owner = 0
     pool.started = 0
@@ -151,10 +159,11 @@ def pool_wake(pool: Pool) -> None:
 
 @native
 def pool_wake_some(pool: Pool, wanted: int) -> None:
-    """Wake workers for ``wanted`` chunks: ``WOKEN`` of them, which wake others.
+    """Wake sleeping workers to run ``wanted`` chunks.
 
-    If the pool has more workers than the launch uses, all are woken, since a signal
-    might reach a worker that has no part in it.
+    At most ``WOKEN`` workers are woken; each wakes others while chunks are left. If
+    more workers exist than a launch uses (the pool was made smaller), all are woken,
+    since a signal might reach a worker that does not take part.
     """
     if wanted <= 0 or atomic_load(pool.sleepers) == 0:
         return
@@ -185,7 +194,10 @@ def pool_grow(pool: Pool, workers: int) -> None:
 
 @native
 def pool_has_work(pool: Pool, worker: int) -> bool:
-    """Whether worker number ``worker`` must wake up, to claim a chunk or to end."""
+    """Return whether worker number ``worker`` has a chunk to claim, or must end.
+
+    Workers with numbers from ``pool.threads`` on take no chunks.
+    """
     if atomic_load(pool.stop):
         return True
     return (atomic_load(pool.ticket) & REMAINING) != 0 and worker < pool.threads
@@ -193,7 +205,10 @@ def pool_has_work(pool: Pool, worker: int) -> bool:
 
 @native
 def pool_worker(worker: Worker) -> int:
-    """The main function of a worker thread: wait for a launch, run chunks, repeat."""
+    """Wait for a launch, run chunks, repeat: the main function of a worker thread.
+
+    An idle worker spins for ``pool.spins`` iterations and then sleeps.
+    """
     pool = worker.pool
     spins = 0
     while atomic_load(pool.stop) == 0:
@@ -211,7 +226,7 @@ def pool_worker(worker: Worker) -> int:
                 pthread_cond_wait(pool.condition, pool.mutex)
             atomic_add(pool.sleepers, -1)
             pthread_mutex_unlock(pool.mutex)
-            # One chunk is for this worker.
+            # This worker takes one chunk itself; wake others for the remaining ones.
             pool_wake_some(pool, (atomic_load(pool.ticket) & REMAINING) - 1)
             spins = 0
     return 0
@@ -219,7 +234,7 @@ def pool_worker(worker: Worker) -> int:
 
 @native
 def pool_core(pool: Pool) -> int:
-    """The core that this thread runs on; -1 if that is unknown."""
+    """Return the number of the core that this thread runs on; -1 if unknown."""
     if pool.get_core is None:
         return -1
     return pool.get_core()
@@ -230,7 +245,9 @@ def pool_move_off_core(pool: Pool) -> None:
     """Move this worker to another core if it shares the launching thread's core.
 
     A system may leave two busy threads on one core for seconds while another is idle:
-    waiting workers spin, and so seem to need no other core.
+    waiting workers spin, and so seem to need no other core. The worker gives up the
+    right to use this core, so that the system moves it at once, and then takes the
+    right back. It stays if it may use fewer cores than the pool has threads.
     """
     core = pool_core(pool)
     if core < 0 or core != pool.job.core or core >= 64 * CORES_WORDS:
@@ -245,7 +262,7 @@ def pool_move_off_core(pool: Pool) -> None:
     for k in range(CORES_WORDS):
         bits = cores[k]
         while bits != 0:
-            bits &= bits - 1
+            bits &= bits - 1  # clears the lowest bit that is 1
             count += 1
     if count < pool.threads:
         return
@@ -258,7 +275,11 @@ def pool_move_off_core(pool: Pool) -> None:
 
 @native
 def pool_claim(pool: Pool) -> int:
-    """Claim a chunk; returns how many were left before, 0 if none was."""
+    """Claim a chunk; return how many were unclaimed before, or 0 if none was.
+
+    Decrements the ticket by compare and swap, and tries again if another thread has
+    changed the ticket.
+    """
     ticket = atomic_load(pool.ticket)
     while ticket & REMAINING:
         seen = atomic_exchange_if(pool.ticket, ticket, ticket - 1)
@@ -270,12 +291,13 @@ def pool_claim(pool: Pool) -> int:
 
 @native
 def pool_work(pool: Pool, worker: int) -> None:
-    """Claim and run chunks in ascending order until none is left.
+    """Claim and run chunks of the job until none is left.
 
-    ``worker`` is this thread. ``pool_claim`` counts the job's chunks down.
+    ``worker`` is the number of this thread, 0 for the launching one.
     """
     remaining = pool_claim(pool)
     while remaining:
+        # ``remaining`` counts down, so chunks are run in ascending order.
         pool_chunk(pool.job, worker, pool.job.chunks - remaining)
         atomic_add(pool.done, 1)
         remaining = pool_claim(pool)
@@ -283,10 +305,10 @@ def pool_work(pool: Pool, worker: int) -> None:
 
 @native
 def pool_chunk(job: Job, worker: int, chunk: int) -> None:
-    """Run one chunk as thread ``worker``.
+    """Run chunk number ``chunk`` of the job, as thread number ``worker``.
 
-    If some arguments point to scratch memory, the thread runs it on its own copy of the
-    arguments.
+    If some arguments point to scratch memory, a worker makes its own copy of the
+    arguments, in which they point to its own scratch memory.
     """
     begin = chunk * job.chunk
     end = min(begin + job.chunk, job.items)
@@ -305,9 +327,12 @@ def pool_chunk(job: Job, worker: int, chunk: int) -> None:
 def pool_launch(
     pool: Pool, entry: KernelEntry, arguments: Array[int], items: int, grain: int
 ) -> None:
-    """Run ``items`` of a kernel on the pool; the job's other fields are set before.
+    """Run ``items`` work items of a kernel on the pool, and wait until all are done.
 
-    A chunk has at least ``grain`` items.
+    The items are cut into at most ``items / grain`` chunks (rounded up), and at most
+    ``CHUNKS_PER_THREAD`` for each thread. The launching thread runs chunks too. The
+    caller has reserved the pool and has set the fields of the job that concern scratch
+    memory and copies of arguments.
     """
     threads = pool.threads
     if pool.started < threads - 1:
@@ -325,7 +350,9 @@ def pool_launch(
     job.chunks = chunks
     job.core = pool_core(pool)
     atomic_store(pool.done, 0)
+    # This publishes the job: from here on workers may claim chunks.
     atomic_add(pool.ticket, LAUNCH + chunks)
+    # Adding 0 is a sequentially consistent load, after the ticket's change.
     awake = pool.started - atomic_add(pool.sleepers, 0)
     pool_wake_some(pool, chunks - 1 - awake)
     pool_work(pool, 0)
@@ -352,7 +379,7 @@ def pool_leave(pool: Pool) -> None:
 
 @native
 def pool_resize(pool: Pool, threads: int) -> None:
-    """Change the number of threads, between plans."""
+    """Change the number of threads, once no plan uses the pool."""
     while not pool_enter(pool):
         sched_yield()
     pool.threads = threads

@@ -32,7 +32,11 @@ Types = Sequence[ArrayType]
 def entries(
     capsule: Any, inputs: Types, outputs: Types
 ) -> dict[str, Callable[..., Any]]:
-    """The call functions of an ``Executable``, for an image in ``capsule``."""
+    """Return the functions ``call``, ``call_single`` and ``call_into`` of a plan.
+
+    ``capsule`` holds the plan's Image; ``inputs`` and ``outputs`` are its types. See
+    ``executable.Executable`` for what the functions do.
+    """
     functions = {"call": _call, "call_single": _call_single, "call_into": _call_into}
     return {
         name: partial(function, capsule, inputs, outputs)
@@ -41,6 +45,7 @@ def entries(
 
 
 def _call_single(*arguments: Any) -> Any:
+    """Call ``_call`` and return the only output, or the int of a mismatch."""
     results = _call(*arguments)
     return results if isinstance(results, int) else results[0]
 
@@ -61,9 +66,10 @@ def _call(
 
 
 def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> int:
-    """Check and run on ``arguments``, which are inputs, then outputs.
+    """Check ``arguments``, the inputs and then the outputs, and run the plan on them.
 
-    Returns 0, or 1 + the number of the first argument that does not fit.
+    Returns 0, or 1 + the number of the first argument that does not fit. ``capsule``
+    holds the plan's Image.
     """
     types = (*inputs, *outputs)
     if len(arguments) != len(types):
@@ -78,6 +84,7 @@ def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> 
         bases = (ctypes.c_int64 * len(types)).from_address(_field(frame, "bases"))
         for number, (value, type) in enumerate(zip(arguments, types, strict=True)):
             is_output = number >= len(inputs)
+            # Python numbers are stored in the frame, 8 bytes for each input.
             storage = _field(frame, "numbers") + 8 * number
             if _fits(value, type, is_output=is_output):
                 bases[number] = value.__array_interface__["data"][0]
@@ -92,14 +99,15 @@ def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> 
 
 
 def _field(frame: Frame, name: str) -> int:
-    """The address in a field of the frame."""
+    """Return the field ``name`` of a frame, a pointer, as an address."""
     return getattr(frame, name)
 
 
 def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
-    """Whether ``value`` is an ndarray of exactly the type ``kind``.
+    """Return whether ``value`` is an aligned ndarray of exactly the type ``kind``.
 
-    If ``is_output`` it must also be writable.
+    If ``is_output`` it must also be writable. Strides do not matter in an empty array,
+    nor along an axis of length 1.
     """
     if type(value) is not np.ndarray or not value.flags.aligned:
         return False
@@ -109,15 +117,16 @@ def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
         return False
     steps = kind.layout.strides(kind.shape)
     return not kind.size or all(
-        extent == 1 or have == step * kind.dtype.itemsize
-        for have, step, extent in zip(value.strides, steps, kind.shape, strict=True)
+        extent == 1 or stride == step * kind.dtype.itemsize
+        for stride, step, extent in zip(value.strides, steps, kind.shape, strict=True)
     )
 
 
 def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
-    """Write a Python number, a weakly typed argument of rank 0, to address ``storage``.
+    """Write the Python number ``value`` to address ``storage``, as a ``kind``.
 
-    Returns False if ``value`` is no such number.
+    Returns False if ``kind`` is not weak and of rank 0, or if ``value`` is not of the
+    Python type of its dtype, or does not fit in 64 bits.
     """
     if not kind.weak or kind.shape or type(value) is not _NUMBERS.get(kind.dtype):
         return False
@@ -129,8 +138,9 @@ def _store_number(value: Any, kind: ArrayType, storage: int) -> bool:
 
 
 def _empty(kind: ArrayType) -> Any:
-    """Allocate an array of type ``kind``."""
+    """Allocate an array of type ``kind``, with undefined values."""
     if isinstance(kind.layout, layout.Strided):
+        # The Strided layout of an output has no gaps: ``nbytes`` holds its elements.
         steps = [n * kind.dtype.itemsize for n in kind.layout.strides(kind.shape)]
         return np.ndarray(kind.shape, kind.dtype, np.empty(kind.nbytes, "u1"), 0, steps)
     return np.empty(kind.shape, kind.dtype, "F" if kind.layout == layout.F else "C")
@@ -138,9 +148,10 @@ def _empty(kind: ArrayType) -> Any:
 
 @cache
 def _routines() -> tuple[Callable[..., int], ...]:
-    """``frame_acquire``, ``run_frame``, ``frame_release`` as functions of addresses.
+    """Return ``frame_acquire``, ``run_frame``, ``frame_release`` as Python functions.
 
-    If one of them sets a Python exception, its call raises that.
+    They take and return addresses. If a routine sets a Python exception, its call
+    raises the exception.
     """
     word = ctypes.c_int64
     return tuple(
@@ -151,6 +162,6 @@ def _routines() -> tuple[Callable[..., int], ...]:
 
 @cache
 def _pointer() -> Callable[..., int]:
-    """The type of a native routine: of an address to an address."""
+    """Return ``PyCapsule_GetPointer`` as a Python function of capsule and name."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_char_p)
     return prototype(("PyCapsule_GetPointer", ctypes.pythonapi))

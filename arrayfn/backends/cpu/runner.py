@@ -41,9 +41,11 @@ memcpy = CFunction[[int, int, int], int]("memcpy")
 
 @native
 def run_frame(image: Image, frame: Frame) -> bool:
-    """Run the plan on a frame whose bases are set.
+    """Run the plan of ``image`` on a frame whose bases are set.
 
-    Returns False with an exception set: MemoryError, or one that a signal handler
+    Takes a workspace from the heap if the frame has none of its own, sets the threads
+    of BLAS libraries that the plan uses, and releases the GIL if the image's flags say
+    so. Returns False with an exception set: MemoryError, or one that a signal handler
     raised.
     """
     patch_arguments(frame, image.patches, image.patch_count)
@@ -77,7 +79,11 @@ def run_frame(image: Image, frame: Frame) -> bool:
 
 @native
 def run_plan(image: Image, frame: Frame) -> None:
-    """Run all steps: on the pool if they are large enough and it is free."""
+    """Run all steps of the plan.
+
+    The thread pool is used if some step is large enough, no other plan uses the pool,
+    and the frame has room for its threads. Otherwise this thread runs all steps.
+    """
     pool = image.pool
     threads = pool.threads if image.flags & PARALLEL else 1
     if threads > 1 and frame.threads >= threads and pool_enter(pool):
@@ -93,15 +99,15 @@ def run_plan(image: Image, frame: Frame) -> None:
 
 @native
 def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -> bool:
-    """Run ``count`` steps, on ``pool`` if it is not None.
+    """Run ``count`` steps; large kernel calls run on ``pool`` if it is not None.
 
-    Returns True if a signal has come and the plan must end before the rest.
+    Returns True if a signal has come and the plan must end before the remaining steps.
     """
     for k in range(count):
         step = steps[k]
         if step.patch_count:
             patch_arguments(frame, step.patches, step.patch_count)
-        own = frame.arguments + step.arguments
+        own = frame.arguments + step.arguments  # the step's own arguments
         kind = step.kind
         if kind == StepKind.CALL:
             if pool is not None and step.items > step.grain:
@@ -126,9 +132,12 @@ def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -
 
 @native
 def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bool:
-    """Run a loop whose own arguments are at ``own``; True if the plan must end."""
+    """Run a loop whose own arguments are at ``own``.
+
+    Returns True if a signal has come and the plan must end before the remaining steps.
+    """
     enter_loop(frame.bases, own, loop)
-    left = loop.count
+    left = loop.count  # negative for a loop with a predicate: never reaches 0
     predicate: Array[u8] | None = None
     if left < 0:
         predicate = cast(Array[u8], own[loop.predicate])
@@ -145,7 +154,11 @@ def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bo
 
 @native
 def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Point a loop's slices and carries at their memory in the first iteration."""
+    """Set the addresses of a loop's slices and carries for its first iteration.
+
+    ``bases`` are the frame's. A carry is read from its initial value and written to the
+    first of its two buffers.
+    """
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] = own[part.argument]
@@ -157,7 +170,11 @@ def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Point a loop's slices and carries at their memory in the next iteration."""
+    """Change the addresses of a loop's slices and carries to the next iteration's.
+
+    A slice moves by its stride. A carry is read where it was just written, and will be
+    written to the other one of its two buffers.
+    """
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] += part.stride
@@ -165,6 +182,7 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
         carry = loop.carries[k]
         written = bases[carry.next_base]
         bases[carry.base] = written
+        # The sum of both buffers' addresses, minus one of them, is the other one.
         both = own[carry.argument + 1] + own[carry.argument + 2]
         bases[carry.next_base] = both - written
 
@@ -184,9 +202,10 @@ def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 def run_branch(
     frame: Frame, pool: Pool | None, own: Array[int], branch: Branch
 ) -> bool:
-    """Run the block of ``branch`` that the index at ``own`` selects.
+    """Run one block of ``branch``: ``own[0]`` is the address of its int32 index.
 
-    Returns True if a signal has come and the plan must end before the rest.
+    An index outside of the blocks is clamped. Returns True if a signal has come and the
+    plan must end before the remaining steps.
     """
     index = cast(Array[i32], own[0])[0]
     block = branch.blocks[max(min(index, branch.block_count - 1), 0)]
@@ -195,7 +214,10 @@ def run_branch(
 
 @native
 def blas_enter(blas: Blas, threads: int) -> None:
-    """Set a BLAS library's number of threads, and count its users under the GIL."""
+    """Count one more plan that uses a BLAS library; the first sets its threads.
+
+    The caller holds the GIL, which guards the count.
+    """
     if blas.users == 0 and blas.set_threads is not None:
         blas.saved = blas.get_threads()
         blas.threads = threads
@@ -206,7 +228,7 @@ def blas_enter(blas: Blas, threads: int) -> None:
 
 @native
 def blas_leave(blas: Blas) -> None:
-    """Restore a BLAS library's number of threads when its last user ends."""
+    """Count one plan less that uses a BLAS library; the last restores its threads."""
     blas.users -= 1
     if blas.users or blas.set_threads is None:
         return

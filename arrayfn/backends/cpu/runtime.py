@@ -37,7 +37,7 @@ from arrayfn.backends.native.python_objects import (
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.cpu import machine
 
-SPINS: Final = 2000  # looks for work, after which a worker sleeps
+SPINS: Final = 2000  # iterations in which an idle worker looks for work, then it sleeps
 HEAP_LIMIT: Final = 512 << 20  # bytes on the free list
 _CORE_FUNCTIONS: Final = {
     "get_core": "sched_getcpu",
@@ -51,8 +51,10 @@ MADV_HUGEPAGE: Final = 14  # of sys/mman.h
 class Runtime:
     """The native state of a process: thread pool, heap, BLAS libraries.
 
-    ``entries(capsule, inputs, outputs)`` makes the functions of an ``Executable``, by
-    name, from the capsule of an image and the types of its inputs and outputs.
+    ``array_type`` and ``new_from_descr`` are addresses of NumPy's ndarray type and of
+    its ``PyArray_NewFromDescr``. ``entries(capsule, inputs, outputs)`` makes the
+    functions of an ``Executable``, by name, from the capsule of an image and the types
+    of its inputs and outputs.
     """
 
     pool: Pool
@@ -66,19 +68,25 @@ class Runtime:
 
 
 def _callable(routine: Routine[..., Any]) -> Callable[..., None]:
-    """A native routine of pointers and integers as a Python function; holds the GIL."""
+    """Return a native routine as a Python function of addresses and integers.
+
+    A call keeps the GIL, and returns None.
+    """
     prototype = ctypes.PYFUNCTYPE(None, *[ctypes.c_int64] * routine.arity)
     return prototype(native_address(routine))
 
 
 def _c_function(name: str) -> int:
-    """The address of the C library's function ``name``; 0 if it has none."""
+    """Return the address of the C library's function ``name``; 0 if it has none."""
     function = getattr(ctypes.CDLL(None), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 
 
 def _heap_limit() -> int:
-    """The most bytes that the heap's free list may hold: a 16th of memory at most."""
+    """Return the limit in bytes of the heap's free list.
+
+    It is ``HEAP_LIMIT``, or a 16th of the machine's memory if that is less.
+    """
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -88,13 +96,16 @@ def _heap_limit() -> int:
 
 @cache
 def runtime() -> Runtime:
-    """The process's runtime. The first call loads the routines that all plans need."""
+    """Return the process's Runtime. The first call makes it and loads its routines."""
     with LOCK:
         return _make()
 
 
 def _make() -> Runtime:
-    """Make the runtime, which lives as long as the process."""
+    """Make the runtime, which lives as long as the process.
+
+    Images hold the addresses of its parts, so the last line keeps it alive.
+    """
     entries = _native_entries if reads_objects() else portable_entry.entries
     the_heap = immortal(Heap)
     the_heap.limit = _heap_limit()
@@ -116,9 +127,10 @@ def _make() -> Runtime:
 
 
 def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
-    """The builtin call functions that check their arguments in native code.
+    """Return the call functions of a plan as builtins that check arguments natively.
 
-    ``capsule`` holds the plan's Image, which becomes their ``self``.
+    ``capsule`` holds the plan's Image and becomes the ``self`` of the builtins. Types
+    of inputs and outputs, which ``Runtime.entries`` passes too, are in the image.
     """
     routines = (entry.call_tuple, entry.call_single, entry.call_into)
     names = ("call", "call_single", "call_into")
@@ -129,7 +141,10 @@ def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
 
 
 def with_own_pool(threads: int) -> Runtime:
-    """A copy of the process's runtime, with its own pool of ``threads``."""
+    """Return a copy of the process's runtime with its own pool of ``threads`` threads.
+
+    The copy lives as long as the process.
+    """
     shared = runtime()
     with LOCK:
         made = replace(shared, pool=_make_pool(threads))
@@ -138,7 +153,10 @@ def with_own_pool(threads: int) -> Runtime:
 
 
 def _make_pool(threads: int) -> Pool:
-    """A pool of ``threads`` threads, reset after a fork and stopped at exit."""
+    """Make a pool of ``threads`` threads.
+
+    It is reset in a forked child, where its workers do not exist, and stopped at exit.
+    """
     made = immortal(Pool)
     made.threads = threads
     made.spins = SPINS
@@ -152,7 +170,7 @@ def _make_pool(threads: int) -> Pool:
 
 
 def _memory_handler(the_heap: Heap) -> MemoryHandler:
-    """NumPy's memory handler (NEP 49) that allocates from ``the_heap``."""
+    """Make NumPy's memory handler (NEP 49) that allocates from ``the_heap``."""
     made = immortal(MemoryHandler)
     names = ("malloc", "calloc", "realloc", "free")
     routines = (
@@ -161,6 +179,7 @@ def _memory_handler(the_heap: Heap) -> MemoryHandler:
         heap.handler_realloc,
         heap.handler_free,
     )
+    # The handler begins with its name, an array of 127 characters.
     ctypes.memmove(ctypes.addressof(made), b"arrayfn", len("arrayfn"))
     made.version = 1
     made.set(context=ctypes.addressof(the_heap))
@@ -169,7 +188,7 @@ def _memory_handler(the_heap: Heap) -> MemoryHandler:
 
 
 def get_num_threads() -> int:
-    """The number of threads that a compiled function may use.
+    """Return the number of threads that a compiled function may use.
 
     >>> get_num_threads() >= 1
     True
@@ -180,7 +199,8 @@ def get_num_threads() -> int:
 def set_num_threads(count: int) -> None:
     """Let compiled functions use ``count`` threads, including the calling thread.
 
-    Raises ArgumentError unless ``1 <= count <= 256``. Results do not depend on it.
+    Results do not depend on ``count``. Waits until no plan uses the threads. Raises
+    ArgumentError unless ``count`` is an int and ``1 <= count <= 256``.
     """
     if type(count) is not int:
         raise ArgumentError(f"the number of threads must be an int, not {count!r}")

@@ -21,11 +21,14 @@ from arrayfn.backends.native.structures import Struct, external, i32
 
 
 class Signals(Struct):
-    """The signal state that all threads which run plans share."""
+    """The signal state that all threads which run plans share.
+
+    Threads are given by their pthread_t.
+    """
 
     main: int  # the main thread
-    checked: int  # when it last checked for signals, by the counter of cycles
-    stopped: int  # 1 from the error on, until its plan is left
+    checked: int  # cycle count when the main thread last checked for signals
+    stopped: int  # 1 after a handler raised, until the main thread has left its plan
     pool_user: int  # the thread that runs the plan that uses the pool
 
 
@@ -42,14 +45,16 @@ PyErr_CheckSignals = CFunction[[], i32]("PyErr_CheckSignals")
 
 @native
 def check_signals() -> int:
-    """Whether this thread's plan must end, since a signal's handler has raised.
+    """Return 1 if this thread's plan must end because a signal handler has raised.
 
-    In the main thread, Python runs pending handlers first, at most once per ``PERIOD``.
+    Only the main thread's plan can end so. In the main thread, Python runs the handlers
+    of pending signals first, at most once per ``PERIOD``. A worker of the pool ends if
+    it works for the main thread's plan.
     """
     if pthread_self() != SIGNALS.main:
-        # A worker ends with the plan that it works for; another's goes on.
         if SIGNALS.stopped == 0 or SIGNALS.pool_user != SIGNALS.main:
             return 0
+        # Workers have no Python thread state. A Python thread runs its own plan.
         return PyGILState_GetThisThreadState() == 0
     if SIGNALS.stopped:
         return 1
@@ -74,7 +79,7 @@ def use_pool() -> None:
 
 @native
 def reset_stopped() -> bool:
-    """Whether a signal ended this thread's plan; resets that for the next one."""
+    """Return whether a signal ended this thread's plan, and clear ``stopped``."""
     if SIGNALS.stopped == 0 or pthread_self() != SIGNALS.main:
         return False
     SIGNALS.stopped = 0
@@ -82,11 +87,15 @@ def reset_stopped() -> bool:
 
 
 def _make_signals() -> int:
-    """Allocate the process's ``Signals``; return the address. A fork resets it."""
+    """Allocate the process's ``Signals`` and return its address.
+
+    In a forked child, the thread that forked becomes the main thread.
+    """
     signals = immortal(Signals)
     signals.main = threading.main_thread().ident or 0
 
     def begin_child() -> None:
+        """Make this thread, the only one of a forked child, the main thread."""
         signals.main = threading.get_ident()
         signals.stopped = 0
 

@@ -12,16 +12,20 @@ from arrayfn.lowering.clocks import times_of_steps
 
 @dataclass(frozen=True)
 class ClockedExecutable:
-    """An executable whose plan writes the times of its steps into ``state``."""
+    """An executable of a plan that adds up the times of its steps.
+
+    ``run`` runs the plan, which reads the clock after each step and adds the times to
+    ``state``. ``backend`` is the backend's name.
+    """
 
     run: Executable
     state: Any
     backend: str = "cpu"
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
-        """Run the plan."""
+        """Run the plan on ``inputs``; return its outputs."""
         return self.run(inputs)
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """By step number: how many times the step ran so far, and its total seconds."""
+        """Map each step's number to (how often it ran so far, its total seconds)."""
         return times_of_steps(self.state)

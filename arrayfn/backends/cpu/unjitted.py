@@ -41,7 +41,7 @@ Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[obj
 def not_watched(
     step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
 ) -> AbstractContextManager[object]:
-    """The default ``Watch``, which does nothing."""
+    """Return a context that does nothing; the default ``Watch``."""
     return nullcontext()
 
 
@@ -52,12 +52,13 @@ def run_unjitted(
     *,
     over_donors: bool = False,
 ) -> list[Array]:
-    """Run the kernels of ``compiled`` as plain Python; returns the outputs.
+    """Run the plan ``compiled``, calling its kernels as plain Python functions.
 
-    ``inputs`` must have its input types. Each kernel's work items are run in two
-    parts, the second first, to check that their order does not matter. ``watch``
-    surrounds each call of a generated kernel. Results over donated inputs have their
-    own memory unless ``over_donors``.
+    Returns the outputs. ``inputs`` must have the plan's input types; they are copied.
+    Each kernel's work items are run in two parts, the second first, to check that their
+    order does not matter. ``watch`` surrounds each call of a generated kernel. With
+    ``over_donors``, results that overwrite donated inputs share memory with the copies
+    of these inputs, as in compiled code. Otherwise they have their own memory.
     """
     compiled = completed(compiled, lambda once: run_unjitted(once, ()))
     buffers = allocated(compiled, inputs, _zeros, over_donors=over_donors)
@@ -65,6 +66,7 @@ def run_unjitted(
 
 
 def _zeros(nbytes: int) -> Array:
+    """Allocate ``nbytes`` bytes that are 0."""
     return np.zeros(nbytes, np.uint8)
 
 
@@ -81,7 +83,7 @@ class _Run(PlanInterpreter):
 
     @override
     def call(self, step: KernelCall) -> None:
-        """Run one kernel."""
+        """Run the kernel that ``step`` calls, the second half of its items first."""
         kernel = self.kernels[step.kernel]
         if isinstance(kernel, LibraryKernel):
             _call_library(kernel, step, self.buffers, self.scratch)
@@ -101,7 +103,10 @@ class _Run(PlanInterpreter):
 
 
 def function_of(kernel: Kernel) -> Callable[..., None]:
-    """The Python function that ``kernel``'s source defines."""
+    """Execute the source of ``kernel`` and return the function that it defines.
+
+    Raises BackendError for a kernel of a saved function, whose source is not trusted.
+    """
     if kernel.from_file:
         raise BackendError(f"kernel {kernel.name} of a saved function is not executed")
     namespace: dict[str, Any] = {}
@@ -116,7 +121,10 @@ def _value(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> Any:
-    """Convert ``argument`` for an un-jitted kernel: to an int64 or a Pointer."""
+    """Convert a step's ``argument`` to the int64 or Pointer that a kernel takes.
+
+    It is an integer, or a place in one of ``buffers`` or in ``scratch``.
+    """
     if isinstance(argument, int):
         return np.int64(argument)
     if isinstance(argument, BufferArgument):
@@ -125,14 +133,15 @@ def _value(
 
 
 def _pointer(buffer: HostBuffer, offset: int, kind: str) -> Pointer:
-    """A Pointer to ``offset`` bytes from the first element of a buffer.
+    """Return a Pointer to the memory ``offset`` bytes after a buffer's first element.
 
-    ``kind`` is the parameter's, as "f32*".
+    ``kind`` is the kind of the kernel's parameter, such as "f32*". The Pointer's memory
+    is the whole buffer, so it can also be indexed backwards.
     """
     name = kind.removesuffix("*")
     dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
     begin = buffer.start + offset
-    # What precedes the pointer must be whole elements too.
+    # Skip the first bytes, so that a whole number of elements precedes the pointer.
     lead = begin % dtype.itemsize
     size = (buffer.bytes.size - lead) // dtype.itemsize * dtype.itemsize
     view = buffer.bytes[lead : lead + size].view(dtype)
@@ -145,10 +154,14 @@ def _call_library(
     buffers: list[HostBuffer],
     scratch: HostBuffer,
 ) -> None:
-    """Run all items of a library kernel by its provider's NumPy function."""
+    """Run all items of a library kernel by its provider's ``unjitted`` function.
+
+    The function takes the arguments by name, with the dtype's short name as "dtype".
+    """
     arguments = {
         parameter.name: _value(argument, parameter, buffers, scratch)
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)
     }
+    # A provider's name ends with a dtype, as in "gemm_f32".
     arguments["dtype"] = kernel.provider.rpartition("_")[2]
     provider_of(kernel.provider).unjitted(arguments, step.items)

@@ -69,11 +69,12 @@ _RESULTS: Final = {
 def signature_of(
     function: Any, arguments: Sequence[Any], constants: Sequence[int | None] = ()
 ) -> Any:
-    """The Numba signature of a call of ``function``; None if it is not known here.
+    """Return the Numba signature of a call of ``function``; None if it is not known.
 
-    ``function`` is one of ``KNOWN``, or of a library kernel's own module, in which case
-    the result's type is that of its annotation. ``arguments`` are Numba types.
-    ``constants`` are not used: the parameter is for functions of GPUs.
+    ``function`` is one of ``KNOWN``, or a Python function of a library kernel's module,
+    whose annotation gives the type of its result. ``arguments`` are the Numba types of
+    the call's arguments. ``constants`` are not used: the parameter is for functions of
+    GPUs.
     """
     if function is interrupted:
         return signature(types.boolean, types.int64)
@@ -86,6 +87,7 @@ def signature_of(
     if isinstance(function, FunctionType) and function not in KNOWN:
         result = _RESULTS.get(str(function.__annotations__.get("return")))
         return None if result is None else signature(result, *arguments)
+    # The two functions of rows: pointers of one type, and integers.
     count = {prefetch_row: 3, store_row: 5}.get(function)
     memory = {a for a in arguments if isinstance(a, (types.CPointer, types.Array))}
     if len(arguments) != count or len(memory) != 1:
@@ -95,7 +97,10 @@ def signature_of(
 
 
 def _register() -> dict[Any, Any]:
-    """Register the vocabulary with Numba; return the types of scalar functions."""
+    """Register the vocabulary with Numba; return the Numba types of scalar functions.
+
+    Each function gets its types for numba.njit, and a lowering that emits LLVM IR.
+    """
     known = scalars.register(
         types,
         signature,
@@ -112,31 +117,43 @@ def _register() -> dict[Any, Any]:
 
 
 def _typer(function: Any) -> Callable[..., Any]:
-    """Make Numba's typing function for calls of ``function``.
+    """Return the function that gives Numba the signature of calls of ``function``.
 
-    Numba requires that its parameters are those of the call.
+    Numba binds a call's arguments to the parameters of the returned function, so there
+    is one for each ``function``.
     """
 
-    def row(pointer: Any, begin: Any, count: Any) -> Any:
+    def type_prefetch(pointer: Any, begin: Any, count: Any) -> Any:
+        """Return the signature of a call of ``prefetch_row``."""
         return signature_of(function, (pointer, begin, count))
 
-    def rows(target: Any, begin: Any, source: Any, count: Any, far: Any) -> Any:
+    def type_store(target: Any, begin: Any, source: Any, count: Any, far: Any) -> Any:
+        """Return the signature of a call of ``store_row``."""
         return signature_of(function, (target, begin, source, count, far))
 
-    def iteration(number: Any) -> Any:
+    def type_interrupted(number: Any) -> Any:
+        """Return the signature of a call of ``interrupted``."""
         return signature_of(function, (number,))
 
-    return {prefetch_row: row, store_row: rows, interrupted: iteration}[function]
+    typers = {
+        prefetch_row: type_prefetch,
+        store_row: type_store,
+        interrupted: type_interrupted,
+    }
+    return typers[function]
 
 
 def _lowering(function: Any) -> Callable[..., Any]:
-    """Make Numba's lowering function, which emits LLVM IR for calls of ``function``."""
+    """Return the function by which Numba emits LLVM IR for calls of ``function``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Emit the call, whose arguments are LLVM values of the signature's types."""
+        """Emit the call ``function(*args)`` and return the LLVM value of its result.
+
+        ``args`` are LLVM values, ``sig`` has their Numba types.
+        """
         if function is interrupted:
             if not getattr(context.active_code_library, "checks_signals", False):
-                return _I1(0)  # numba.njit compiles: Python sees to its signals
+                return _I1(0)  # in code of numba.njit, which never ends early
             return builder.call(interrupted_function(builder.module), args)
         if function is stack_integers:
             with builder.goto_entry_block():
@@ -152,7 +169,7 @@ def _lowering(function: Any) -> Callable[..., Any]:
             return context.get_dummy_value()
         values = list(args)
         for k, kind in enumerate(sig.args):
-            if isinstance(kind, types.Array):  # numba.njit compiles, for arrays
+            if isinstance(kind, types.Array):  # in code of numba.njit: pass its data
                 values[k] = context.make_array(kind)(context, builder, args[k]).data
         size = context.get_abi_sizeof(context.get_data_type(sig.args[0].dtype))
         builder.call(memory_function(builder.module, function.__name__, size), values)
@@ -162,10 +179,12 @@ def _lowering(function: Any) -> Callable[..., Any]:
 
 
 def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any:
-    """Emit a call of the function whose address is the first of ``args``.
+    """Emit a call of the C function whose address is the first of ``args``.
 
-    If ``is_fortran``, integers are passed by address, and LAPACK's result ``info`` is
-    added as last argument, whose value is the result.
+    The remaining ``args`` are passed; the result is an int64. If ``is_fortran``, the
+    function is one of LAPACK: integers are passed by address, and the address of a
+    variable ``info`` is added as last argument. The result is then the value of
+    ``info`` after the call.
     """
     address, *values = args
     info = None
@@ -183,7 +202,7 @@ def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any
 
 
 def _stored(builder: Any, value: Any) -> Any:
-    """Store ``value`` in a stack variable; returns its address."""
+    """Emit a store of ``value`` to a stack variable; return the variable's address."""
     with builder.goto_entry_block():
         slot = builder.alloca(value.type)
     builder.store(value, slot)
@@ -191,7 +210,10 @@ def _stored(builder: Any, value: Any) -> Any:
 
 
 def memory_function(module: ir.Module, name: str, size: int) -> Any:
-    """The function ``name`` of the vocabulary for elements of ``size`` bytes."""
+    """Return ``prefetch_row`` or ``store_row`` for elements of ``size`` bytes.
+
+    ``name`` says which. The first call defines it as a function of ``module``.
+    """
     element = ir.IntType(8 * size)
     symbol = f"{name}_{size}"
     known = module.globals.get(symbol)
@@ -210,7 +232,11 @@ def memory_function(module: ir.Module, name: str, size: int) -> Any:
 
 
 def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
-    """Emit the prefetches of the cache lines of a row of ``size``-byte elements."""
+    """Emit the body of ``prefetch_row(pointer, begin, count)``.
+
+    It prefetches each cache line of the ``count`` elements, of ``size`` bytes each,
+    from ``pointer + begin`` on.
+    """
     pointer, begin, count = function.args
     kind = ir.FunctionType(_VOID, [_POINTER, _I32, _I32, _I32])
     module = function.module
@@ -218,23 +244,25 @@ def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -
     prefetch = prefetch or ir.Function(module, kind, "llvm.prefetch.p0")
     start = b.gep(pointer, [begin], source_etype=element)
 
-    def line(offset: ir.Value) -> None:
+    def prefetch_line(offset: ir.Value) -> None:
+        """Emit the prefetch of the line with element ``offset`` of the row."""
         address = b.gep(start, [offset], source_etype=element)
         b.call(prefetch, [address, _I32(READ), _I32(STREAMED), _I32(DATA)])
 
-    _loop(b, _I64(0), count, max(1, LINE_BYTES // size), line)
+    _loop(b, _I64(0), count, max(1, LINE_BYTES // size), prefetch_line)
 
 
 def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> None:
-    """Emit the copy of a row of ``size``-byte elements.
+    """Emit the body of ``store_row(target, begin, source, count, far)``.
 
-    Far rows, which are not read soon, bypass the caches.
+    It copies ``count`` elements, of ``size`` bytes each, from ``source`` to ``target +
+    begin``. If ``far`` is not 0, whole vectors are written past the caches.
     """
     target, begin, source, count, far = function.args
     start = b.gep(target, [begin], source_etype=element)
 
     def store_one(index: ir.Value) -> None:
-        """Copy element ``index`` of the row."""
+        """Emit the copy of element ``index`` of the row."""
         value = b.load(b.gep(source, [index], source_etype=element), typ=element)
         b.store(value, b.gep(start, [index], source_etype=element))
 
@@ -243,27 +271,28 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
     def store_vector_past_cache(index: ir.Value) -> None:
-        """Copy ``lanes`` elements from ``index`` on by a nontemporal store.
+        """Emit the copy of ``lanes`` elements from ``index`` on by a nontemporal store.
 
-        They go from ``source`` to ``start``, where the row begins in the target.
-        ``marked`` is the store's metadata.
+        The store is aligned: ``start + index`` is a multiple of ``VECTOR_BYTES``.
         """
         position = b.gep(source, [index], source_etype=element)
         value = b.load(position, align=size, typ=vector)
         address = b.gep(start, [index], source_etype=element)
         b.store(value, address, align=VECTOR_BYTES).set_metadata("nontemporal", marked)
 
-    # Near, whole vectors come from LLVM's vectoriser. Far, elements before the first
-    # aligned vector, whole vectors, and the rest.
+    # Near rows: a loop of single elements, which LLVM vectorises. Far rows: elements
+    # before the first aligned vector, then whole vectors, then the remaining elements.
     near, past, end = (b.append_basic_block(n) for n in ("near", "past", "end"))
     b.cbranch(b.icmp_signed("!=", far, _I64(0)), past, near)
     b.position_at_end(near)
     _loop(b, _I64(0), count, 1, store_one)
     b.branch(end)
     b.position_at_end(past)
+    # Bytes to the next aligned address: -address modulo VECTOR_BYTES, a power of 2.
     missing = b.and_(b.neg(b.ptrtoint(start, _I64)), _I64(VECTOR_BYTES - 1))
     head = b.udiv(missing, _I64(size))
-    head = b.select(b.icmp_signed("<", head, count), head, count)
+    head = b.select(b.icmp_signed("<", head, count), head, count)  # min(head, count)
+    # The end of the last whole vector: ``& -lanes`` rounds down to whole vectors.
     middle: Any = b.add(head, b.and_(b.sub(count, head), _I64(-lanes)))
     _loop(b, _I64(0), head, 1, store_one)
     _loop(b, head, middle, lanes, store_vector_past_cache)
@@ -286,7 +315,7 @@ def _loop(
     step: int,
     body: Callable[[ir.Value], None],
 ) -> None:
-    """Emit a loop that calls ``body(index)`` from ``start`` to ``stop`` by ``step``."""
+    """Emit a loop over range(start, stop, step); ``body(index)`` emits its body."""
     before = b.block
     head, inside, after = (b.append_basic_block(n) for n in ("head", "body", "after"))
     b.branch(head)
@@ -302,9 +331,11 @@ def _loop(
 
 
 def interrupted_function(module: ir.Module) -> Any:
-    """Define ``interrupted`` of the vocabulary in ``module``; returns the function.
+    """Return ``interrupted`` of the vocabulary, which the first call defines.
 
-    It calls ``check_signals`` once in ``ITERATIONS_BETWEEN_CHECKS`` calls.
+    It takes a loop's iteration number and says whether the kernel must end. It calls
+    ``check_signals`` if the number is a multiple of ``ITERATIONS_BETWEEN_CHECKS``, a
+    power of 2, and otherwise returns false.
     """
     known = module.globals.get("interrupted")
     if known is not None:

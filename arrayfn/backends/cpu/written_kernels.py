@@ -32,20 +32,25 @@ _RUNTIME: Final = ("numba_", "NRT_", "Py")
 
 
 class WrittenLibrary(codegen.JITCodeLibrary):
-    """A Numba code library that links a kernel's callees, without machine code."""
+    """A Numba code library that links a kernel's callees, without machine code.
+
+    Numba's optimisation is switched off: ``native.target`` optimises the module.
+    ``checks_signals`` makes calls of ``interrupted`` check for signals.
+    """
 
     checks_signals = True
 
     @override
     def _optimize_functions(self, ll_module: Any) -> None:
-        pass
+        """Do nothing."""
 
     @override
     def _optimize_final_module(self) -> None:
-        pass
+        """Do nothing."""
 
     @override
     def _finalize_final_module(self) -> None:
+        """Mark the library as finished, without generating machine code."""
         self._finalized = True
 
 
@@ -54,8 +59,11 @@ def written_kernel_ir(
 ) -> str:
     """Compile a hand-written kernel to LLVM IR, with Numba's type inference.
 
-    Executes ``source``. The IR exports the uniform entry as ``symbol``. Raises
-    BackendError, with the kernel's name and line, for what Numba cannot compile.
+    Executes ``source``, a Python module that defines the kernel as function ``name``.
+    Its other functions are helpers, which Numba compiles too. The IR exports the
+    uniform entry ``void entry(int64* arguments, int64 begin, int64 end)`` as
+    ``symbol``. Raises BackendError, with the kernel's name, for ``raise`` and
+    ``assert``, for what Numba cannot compile, and for code that needs Numba's runtime.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Raise, ast.Assert)):
@@ -70,7 +78,7 @@ def written_kernel_ir(
         if is_helper and value is not function:
             names[key] = njit(error_model="numpy")(value)
     kinds = [DIALECT.parameter_type(p.kind) for p in parameters]
-    arguments = (*kinds, types.int64, types.int64)
+    arguments = (*kinds, types.int64, types.int64)  # the last two: begin and end
     try:
         with global_compiler_lock:
             module, mangled = _compiled(function, arguments)
@@ -89,7 +97,7 @@ def written_kernel_ir(
 
 
 def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
-    """The parsed LLVM module of a kernel, and the name of its function.
+    """Compile a kernel with Numba; return its parsed LLVM module and its name there.
 
     ``arguments`` are the Numba types of its parameters.
     """
@@ -112,7 +120,7 @@ def _compiled(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, str]:
 
 
 def _with_entry(module: Any, function: str, symbol: str) -> str:
-    """Add the uniform entry to ``module``; returns the module's text.
+    """Add the uniform entry to ``module``; return the module's text.
 
     Only the entry is exported. ``function`` is the kernel's name in the module,
     ``symbol`` the entry's.
@@ -120,6 +128,8 @@ def _with_entry(module: Any, function: str, symbol: str) -> str:
     kernel = module.get_function(function)
     entry = ir.Module("entry")
     kinds = [_pointer_or_i64(argument.type) for argument in kernel.arguments]
+    # Numba's calling convention: the result is a status, and the first two parameters
+    # point to memory for the return value and for an exception.
     declared = ir.Function(entry, ir.FunctionType(ir.IntType(32), kinds), function)
     add_entry(entry, declared, symbol, {}, leading=2)
     module.link_in(binding.parse_assembly(str(entry)))
@@ -132,4 +142,5 @@ def _with_entry(module: Any, function: str, symbol: str) -> str:
 
 
 def _pointer_or_i64(kind: Any) -> ir.Type:
+    """Return llvmlite.ir's type of a kernel's parameter of the parsed type ``kind``."""
     return ir.PointerType() if kind.is_pointer else ir.IntType(64)

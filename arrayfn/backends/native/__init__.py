@@ -32,17 +32,23 @@ class NativeOnlyError(RuntimeError):
 
 
 def _native_only() -> NativeOnlyError:
+    """Make the error that all operations below raise when Python calls them."""
     return NativeOnlyError("this operation exists only in compiled native code")
 
 
 class CFunction(Generic[P, R]):
-    """A C function of this process: ``CFunction[[Array[u8], int], None]("name")``."""
+    """A C function that native routines may call, given by its types and its symbol.
+
+    ``CFunction[[Array[u8], int], None]("name")`` takes a pointer and an int, and
+    returns nothing.
+    """
 
     def __init__(self, symbol: str) -> None:
         self.symbol = symbol
 
     def types(self) -> tuple[list[Any], Any]:
-        """The annotated types of its parameters, and of its result."""
+        """Return the annotated types of its parameters, and that of its result."""
+        # ``CFunction[...]("name")`` keeps the type arguments in ``__orig_class__``.
         kinds, result = typing.get_args(vars(self)["__orig_class__"])
         return list(kinds), result
 
@@ -56,10 +62,11 @@ class CFunction(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routine(Generic[P, R]):
-    """A native routine; called from Python, it runs as Python, as far as it can.
+    """A native routine: a Python function that ``compiler`` compiles.
 
-    ``symbol`` is its name in object code, that of its module and its own; ``module``
-    has the names of its module.
+    ``symbol`` is its name in object code, ``<module>.<name>``. ``arity`` is its number
+    of parameters, ``module`` the globals of its Python module. A call from Python runs
+    the Python function, which fails at operations that exist only in compiled code.
     """
 
     function: Callable[P, R]
@@ -68,7 +75,7 @@ class Routine(Generic[P, R]):
     module: Mapping[str, Any]
 
     def types(self) -> tuple[list[Any], Any]:
-        """The annotated types of its parameters, and of its result."""
+        """Return the annotated types of its parameters, and that of its result."""
         return _types(self.function)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
@@ -79,12 +86,15 @@ _types = cache(function_types)
 
 
 def routines_in(names: Mapping[str, Any]) -> list[Routine[..., Any]]:
-    """The routines among the globals ``names`` of a module, imported ones too."""
+    """Return the routines among a module's globals ``names``, imported ones too.
+
+    Each routine is listed once, even if it has several names.
+    """
     return list({x: None for x in names.values() if isinstance(x, Routine)})
 
 
 def native(function: Callable[P, R]) -> Routine[P, R]:
-    """Decorator: make a ``Routine``, which ``compiler`` compiles, of a function."""
+    """Make a native ``Routine`` of a function; a decorator."""
     assert isinstance(function, FunctionType)
     symbol = f"{function.__module__}.{function.__name__}"
     arity = function.__code__.co_argcount
@@ -105,42 +115,51 @@ def cast(kind: Any, pointer: object) -> Any:
 
 
 def local(kind: type[T], count: int) -> Array[T]:
-    """Allocate ``count`` (a constant) elements on the routine's stack."""
+    """Allocate an array of ``count`` elements on the routine's stack.
+
+    ``count`` is a constant. The elements are not initialised.
+    """
     raise _native_only()
 
 
 def pointer(location: T) -> Array[T]:
-    """The address of a field or element, as an array of one element."""
+    """Return the address of a field or element, as an array of one element."""
     raise _native_only()
 
 
 def size_of(kind: type[Any]) -> int:
-    """The bytes that an element of the type ``kind`` takes in an array."""
+    """Return the bytes that an element of the type ``kind`` takes in an array."""
     raise _native_only()
 
 
 def atomic_load(location: int) -> int:
-    """Load an integer field or element; later reads stay later (acquire)."""
+    """Load an integer field or element atomically, with acquire ordering."""
     raise _native_only()
 
 
 def atomic_store(location: int, value: int) -> None:
-    """Store to a field or element; whoever reads it sees earlier writes (release)."""
+    """Store to an integer field or element atomically, with release ordering."""
     raise _native_only()
 
 
 def atomic_add(location: int, value: int) -> int:
-    """Add to a field or element, sequentially consistent; return the value before."""
+    """Add to an integer field or element atomically; return the value before.
+
+    The operation is sequentially consistent.
+    """
     raise _native_only()
 
 
 def atomic_exchange_if(location: int, expected: int, value: int) -> int:
-    """Compare and swap: write ``value`` if ``expected`` is there; the value before."""
+    """Write ``value`` if the location holds ``expected``; return the value before.
+
+    This is an atomic compare and swap, sequentially consistent.
+    """
     raise _native_only()
 
 
 def cycles() -> int:
-    """Read the core's cycle counter, or a timer that counts some 10^9 a second."""
+    """Read the core's cycle counter, or a timer that counts about 10**9 per second."""
     raise _native_only()
 
 

@@ -1,4 +1,4 @@
-"""Compiles calls in native routines: of vocabulary, C functions and routines."""
+"""Compiles calls in native routines: of the vocabulary, C functions and routines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ class Calls(Expressions):
     def call(
         self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
     ) -> Value:
-        """Compile a call: of the vocabulary, a C function, a routine or a pointer."""
+        """Compile a call: of the vocabulary, a C function, a routine or a pointer.
+
+        ``min`` and ``max`` of integers are called by these names. Raises
+        NativeSyntaxError for any other function.
+        """
         match function:
             case ast.Name(id=name) if name not in self.locals:
                 target: Any = self.module.get(name)
@@ -35,6 +39,7 @@ class Calls(Expressions):
                 return self.call_pointer(node, self.value(function), arguments)
         word = getattr(target, "__name__", "")
         if target is not None and getattr(native, word, None) is target:
+            # A function of the vocabulary, which the package ``native`` defines.
             return self.operation(node, word, arguments)
         if isinstance(target, (CFunction, Routine)):
             kinds, result = target.types()
@@ -44,9 +49,9 @@ class Calls(Expressions):
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
 
     def min_or_max(self, kind: str, values: list[str]) -> Value:
-        """Emit ``min`` or ``max``, as ``kind`` says, of int64 operands.
+        """Emit the minimum or maximum of int64 operands.
 
-        ``values`` are the operands as LLVM writes them.
+        ``kind`` is "min" or "max". ``values`` are LLVM operands such as "%7" or "12".
         """
         order = "slt" if kind == "min" else "sgt"
         chosen, *others = values
@@ -57,7 +62,7 @@ class Calls(Expressions):
         return Value(chosen)
 
     def operation(self, node: ast.Call, word: str, arguments: list[ast.expr]) -> Value:
-        """Compile a call of the function ``word`` of the vocabulary."""
+        """Compile a call of the function named ``word`` of the vocabulary."""
         if word == "cast":
             return self.cast(
                 node, self.annotation(arguments[0]), self.value(arguments[1])
@@ -82,9 +87,10 @@ class Calls(Expressions):
         return Value(operations.OPERATIONS[word](self))
 
     def cast(self, node: ast.AST, kind: Any, value: Value) -> Value:
-        """Emit a pointer's conversion to another pointer type or integer, or from one.
+        """Emit the conversion of ``value`` to the annotated type ``kind``.
 
-        ``kind`` is the annotated type that it becomes.
+        A pointer becomes an integer or a pointer of another type, an integer a pointer.
+        Any other conversion raises NativeSyntaxError.
         """
         kind = value_type(kind)
         if kind is int and value.llvm == "ptr":
@@ -96,9 +102,13 @@ class Calls(Expressions):
         raise self.error(node, "a cast is of pointers, and of integers to pointers")
 
     def local(self, node: ast.Call, kind: ast.expr, count: ast.expr) -> Value:
-        """Emit a stack array, which lives as long as the routine runs."""
+        """Compile ``local(kind, count)``: an array on the stack.
+
+        It is allocated at the routine's entry, so a call in a loop has the same array
+        in each iteration.
+        """
         number = self.integer(count)
-        if number.startswith("%"):
+        if number.startswith("%"):  # the result of an instruction
             raise self.error(node, "local takes a constant number of elements")
         element = self.annotation(kind)
         size = ctypes.sizeof(element_c_type(element)) * int(number)
@@ -109,9 +119,9 @@ class Calls(Expressions):
     def call_pointer(
         self, node: ast.Call, function: Value, arguments: list[ast.expr]
     ) -> Value:
-        """Compile a call through a function pointer.
+        """Compile a call of ``function``, a pointer of a type ``Callable[...]``.
 
-        With ``...`` as its argument types any arguments are taken.
+        A ``Callable[..., result]`` takes any arguments.
         """
         parts = typing.get_args(function.type)
         if not (is_pointer(function.type) and len(parts) == 2):
@@ -133,7 +143,9 @@ class Calls(Expressions):
         """Emit a call of ``pointer`` with arguments ``nodes``, converted to ``kinds``.
 
         ``kinds`` and ``result`` are annotated types; an Ellipsis stands for any type.
-        ``target`` is what is called, if that is known.
+        ``target`` is the called function, or None for a call through a pointer. C
+        functions take and return narrow types such as i32, while routines take and
+        return 64 bits.
         """
         if len(nodes) != len(kinds):
             name = ast.unparse(node.func) if target is None else target.symbol
@@ -155,15 +167,18 @@ class Calls(Expressions):
             return Value("0")
         if is_routine:
             kind = value_type(result)
-            made = self.value_of(f"call {llvm_type(kind)} {pointer}({arguments})")
-            return Value(made, kind)
+            operand = self.value_of(f"call {llvm_type(kind)} {pointer}({arguments})")
+            return Value(operand, kind)
         returns = memory.memory_type(result)
-        made = self.value_of(f"call {returns} {pointer}({arguments})")
-        return memory.widened(self, made, result)
+        operand = self.value_of(f"call {returns} {pointer}({arguments})")
+        return memory.widened(self, operand, result)
 
     @override
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
-        """The symbol of a function; it is declared if another module defines it."""
+        """Return a function's symbol in quotes, as LLVM IR writes it.
+
+        A C function, or a routine of another module, is also declared in ``externals``.
+        """
         symbol = f'"{function.symbol}"'
         if isinstance(function, Routine) and function.module is self.module:
             return symbol

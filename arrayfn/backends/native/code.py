@@ -49,9 +49,9 @@ _COMPILER: Final = (
 
 
 def native_address(routine: Routine[..., Any]) -> int:
-    """The address of ``routine``, whose module is compiled or loaded if need be.
+    """Return the address of ``routine``; load or compile its module if needed.
 
-    Raises NativeSyntaxError where a routine uses what its language does not have.
+    Raises NativeSyntaxError if a routine uses Python that native routines do not have.
     """
     if ENGINE.find(routine.symbol) is None:
         load(native_units(routine))
@@ -59,19 +59,20 @@ def native_address(routine: Routine[..., Any]) -> int:
 
 
 def native_addresses(*routines: Routine[..., Any]) -> tuple[int, ...]:
-    """The addresses of ``routines``."""
+    """Return the addresses of ``routines``; load or compile their modules if needed."""
     return tuple(map(native_address, routines))
 
 
 def native_units(*routines: Routine[..., Any]) -> list[Unit]:
-    """The modules of ``routines`` that are not loaded, as units, dependencies first.
+    """Return a Unit for each module that must be loaded to call ``routines``.
 
-    A module is behind those that it imports routines from.
+    These are the modules of ``routines``, and those that they import routines from, as
+    far as they are not loaded yet. A module comes after those that it imports from.
     """
     modules: dict[str, Module] = {}
 
     def add(routine: Routine[..., Any]) -> None:
-        """Note the routine's module, after the modules whose routines it calls."""
+        """Add the routine's module, after the modules that it imports routines from."""
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
             for used in routines_in(module):
@@ -85,7 +86,7 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
 
 
 def _unit(module: Module) -> Unit:
-    """The routines of a module, as one unit of compilation."""
+    """Return the Unit that compiles all routines that ``module`` defines."""
     symbols = tuple(
         routine.symbol for routine in routines_in(module) if routine.module is module
     )
@@ -93,23 +94,24 @@ def _unit(module: Module) -> Unit:
 
 
 def _prepare(module: Module) -> Callable[[], bytes]:
-    """Compile ``module`` to LLVM IR; return what makes object code of that."""
+    """Compile ``module`` to LLVM IR; return a function that makes object code of it."""
     text = compiler.compile_module(module, target.host().triple)
     return partial(target.compile_quickly, text)
 
 
 @cache
 def _compiler_key() -> str:
-    """The part of a cache key that identifies the native compiler."""
+    """Return the part of a cache key that identifies the native compiler and LLVM."""
     sources = (Path(str(part.__file__)).read_text("utf-8") for part in _COMPILER)
     return content_key(*sources, toolchain())
 
 
 def _key(module: Module) -> str:
-    """The cache key of a module's code.
+    """Return the cache key of a module's code: a hash of all that determines it.
 
-    It covers the module's source text, those of the modules of its structures, the
-    constants and functions among its names, imported ones included, and the compiler.
+    That is the module's source text, those of the modules that define its structures,
+    the constants and functions among its globals, imported ones included, and the
+    compiler.
     """
     names = sorted(
         f"{name}={text}" for name, value in module.items() if (text := _identity(value))
@@ -120,7 +122,10 @@ def _key(module: Module) -> str:
 
 
 def _identity(value: object) -> str:
-    """The part of a cache key that identifies ``value``, a global of a module."""
+    """Return text that identifies ``value``, a module's global, in a cache key.
+
+    Globals that do not determine the module's code, such as a class, give "".
+    """
     if isinstance(value, Routine):
         return f"{value.symbol}{value.function.__annotations__}"
     if isinstance(value, type) and issubclass(value, IntEnum):
@@ -130,7 +135,11 @@ def _identity(value: object) -> str:
 
 
 def _structure_modules(module: Module) -> Iterator[Module]:
-    """The modules of the structures that ``module`` uses, also through others."""
+    """Yield the modules that define structures among the globals of ``module``.
+
+    Structures among the globals of these modules are followed too. ``module`` itself is
+    left out.
+    """
     seen = {module["__name__"]}
     modules = [module]
     while modules:

@@ -24,12 +24,13 @@ __all__ = ["NativeSyntaxError", "compile_module"]
 
 
 def compile_module(module: Mapping[str, Any], triple: str) -> str:
-    """Compile the native routines of ``module``, its globals by name, to LLVM IR.
+    """Compile the native routines that ``module`` defines to the text of LLVM IR.
 
-    ``triple`` is the target's.
+    ``module`` has the globals of a Python module by name, as ``vars`` gives them.
+    ``triple`` is LLVM's name of the target, such as "x86_64-unknown-linux-gnu".
     """
     architecture = triple.split("-", 1)[0]
-    externals: dict[str, str] = {}
+    externals: dict[str, str] = {}  # declarations by symbol, which the compilers add
     nodes = _definitions(module)
     texts = [
         _Compiler(
@@ -44,7 +45,7 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
 
 
 def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
-    """The syntax trees of the functions that a module defines, by name."""
+    """Parse a module's file; return the syntax trees of its functions by name."""
     path = module["__file__"]
     tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
@@ -54,7 +55,10 @@ class _Compiler(Calls):
     """Compiles the statements of one routine."""
 
     def text(self) -> str:
-        """Compile the routine to the text of its LLVM definition."""
+        """Compile the routine to the text of its LLVM definition.
+
+        Each parameter ``x`` arrives as ``%x.in`` and is stored to a variable ``%x``.
+        """
         kinds, result = self.routine.types()
         self.result = value_type(result)
         arguments: list[str] = []
@@ -72,7 +76,10 @@ class _Compiler(Calls):
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def default_return(self) -> str:
-        """The instruction at the end of a routine that ends without a ``return``."""
+        """Return the instruction for a return without a value: of nothing, 0 or null.
+
+        It is also emitted at the end of a routine that has no ``return`` there.
+        """
         if self.result is None:
             return "ret void"
         return "ret i64 0" if self.result is int else "ret ptr null"
@@ -94,8 +101,8 @@ class _Compiler(Calls):
             case ast.Assign(
                 targets=[ast.Attribute() | ast.Subscript() as target], value=value
             ):
-                found = self.value(value)
-                self.write(node, self.location(target), found)
+                result = self.value(value)
+                self.write(node, self.location(target), result)
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
                 if value is None or name in self.locals:
                     raise self.error(node, "a variable is declared once, with a value")
@@ -112,14 +119,20 @@ class _Compiler(Calls):
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as count, body=body):
                 self.range_loop(node, name, count, body)
             case ast.Break():
-                self.branch(self.loops[-1][1])
+                _, after = self.loops[-1]
+                self.branch(after)
             case ast.Continue():
-                self.branch(self.loops[-1][0])
+                tail, _ = self.loops[-1]
+                self.branch(tail)
             case _:
                 raise self.error(node, "not a statement of native routines")
 
     def assign(self, node: ast.AST, name: str, value: Value) -> None:
-        """Emit the assignment of ``value``; the variable keeps its first type."""
+        """Emit the assignment of ``value`` to the variable ``name``.
+
+        The first assignment declares the variable with the value's type. Later values
+        must have the same LLVM type.
+        """
         if name not in self.locals:
             if value.type is None:
                 raise self.error(node, f"{name} needs a type: '{name}: T | None = ...'")
@@ -131,7 +144,7 @@ class _Compiler(Calls):
     def augmented_assignment(
         self, node: ast.AST, target: ast.expr, op: ast.operator, value: Value
     ) -> None:
-        """Compile ``target op= value``."""
+        """Compile ``target op= value``; the address of a target is computed once."""
         if isinstance(target, ast.Name):
             result = self.binary(node, op, self.name(target, target.id), value)
             self.assign(node, target.id, result)
@@ -149,8 +162,8 @@ class _Compiler(Calls):
             self.value(value)
             self.emit("ret void")
         else:
-            found = self.converted(node, self.value(value), self.result)
-            self.emit(f"ret {found.llvm} {found.operand}")
+            result = self.converted(node, self.value(value), self.result)
+            self.emit(f"ret {result.llvm} {result.operand}")
         self.terminated = True
 
     def if_statement(
@@ -170,7 +183,11 @@ class _Compiler(Calls):
     def while_loop(
         self, test: ast.expr, body: list[ast.stmt], step: Callable[[], None] | None
     ) -> None:
-        """Compile a ``while``; ``step`` emits what follows each iteration."""
+        """Compile a loop that runs ``body`` while ``test`` is true.
+
+        ``step``, if given, emits code that runs after each iteration, also after a
+        ``continue``.
+        """
         head, inside, tail, after = (self.label() for _ in range(4))
         self.begin(head)
         self.branch_if(self.condition(test), inside, after)
@@ -187,7 +204,11 @@ class _Compiler(Calls):
     def range_loop(
         self, node: ast.stmt, name: str, count: ast.Call, body: list[ast.stmt]
     ) -> None:
-        """Compile ``for name in range(...)`` with one or two arguments."""
+        """Compile ``for name in range(...)`` with one or two arguments.
+
+        Both bounds are computed once, before the loop. The loop is compiled as a while
+        loop whose step adds 1 to the variable.
+        """
         match count:
             case ast.Call(func=ast.Name(id="range"), args=[stop], keywords=[]):
                 start: ast.expr = ast.Constant(0)

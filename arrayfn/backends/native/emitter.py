@@ -12,26 +12,30 @@ from arrayfn.backends.native.structures import Array, is_struct
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An LLVM operand and its type: int, float, None, or a pointer's."""
+    """An LLVM operand, such as "%7" or "12", and its type.
+
+    ``type`` is int, float, None (a null pointer), or a pointer's: a structure, an
+    ``Array[...]`` or a ``Callable[...]``.
+    """
 
     operand: str
     type: Any = int
 
     @property
     def llvm(self) -> str:
-        """LLVM's type of it."""
+        """LLVM's name of the value's type: "i64", "double" or "ptr"."""
         return llvm_type(self.type)
 
 
 def llvm_type(kind: Any) -> str:
-    """LLVM's type of values of ``kind``: int, float, or a pointer."""
+    """Return LLVM's name of the type ``kind``: "i64", "double", or "ptr" for others."""
     if kind is int:
         return "i64"
     return "double" if kind is float else "ptr"
 
 
 def is_pointer(kind: Any) -> bool:
-    """Whether values of the type ``kind`` are pointers."""
+    """Return whether ``kind`` is a pointer: a structure, an array or a function."""
     origin = typing.get_origin(kind)
     return (
         is_struct(kind) or Array in (kind, origin) or origin is collections.abc.Callable
@@ -39,7 +43,13 @@ def is_pointer(kind: Any) -> bool:
 
 
 class Emitter:
-    """Collects the LLVM IR of a routine: variables at its entry, then blocks."""
+    """Collects the LLVM IR of a routine as lines of text.
+
+    ``entry`` has the lines of the entry block, which allocates variables; ``body`` has
+    all later blocks. ``terminated`` says that the current block has ended with a jump
+    or return: instructions are dropped until the next block begins. ``count`` numbers
+    operands and labels.
+    """
 
     def __init__(self, architecture: str) -> None:
         self.architecture = architecture
@@ -54,22 +64,22 @@ class Emitter:
             self.body.append(f"  {instruction}")
 
     def fresh(self) -> str:
-        """Make a new operand name."""
+        """Return an operand name that is not used yet, such as "%.v7"."""
         self.count += 1
         return f"%.v{self.count}"
 
     def value_of(self, instruction: str) -> str:
-        """Append an instruction with a result; return its operand."""
+        """Append an instruction with a result; return the result's name."""
         result = self.fresh()
         self.emit(f"{result} = {instruction}")
         return result
 
     def pointer(self, address: str) -> str:
-        """Emit the conversion of an address to a pointer."""
+        """Emit the conversion of an integer address to a pointer; return its name."""
         return self.value_of(f"inttoptr i64 {address} to ptr")
 
     def label(self) -> str:
-        """Make a new block label."""
+        """Return a block label that is not used yet, such as ".b7"."""
         self.count += 1
         return f".b{self.count}"
 
@@ -86,8 +96,7 @@ class Emitter:
     def begin(self, label: str) -> None:
         """Start the basic block ``label``.
 
-        If the block before it has no terminator yet, that block gets a branch to
-        ``label``.
+        If the current block has not ended yet, it gets a branch to ``label``.
         """
         if not self.terminated:
             self.branch(label)

@@ -22,11 +22,14 @@ from arrayfn.backends.native.target import llvm
 from arrayfn.caches import forgets
 
 _RECENT: Final = 64
-"""Kernels, of some 50 KiB, that stay loaded without a plan that holds them."""
+"""The number of kernels, of about 50 KiB each, that stay loaded without a plan."""
 
 
 class KernelCode:
-    """The loaded machine code of a kernel, which is freed with this object."""
+    """The loaded machine code of a kernel, which is freed with this object.
+
+    ``_tracker`` is LLVM's object that owns the memory of the code.
+    """
 
     __slots__ = ("__weakref__", "_tracker", "address")
 
@@ -36,32 +39,37 @@ class KernelCode:
 
 
 class Engine:
-    """Loads routines for good, and kernels while they are held. Thread-safe."""
+    """Loads the object code of routines and kernels into this process.
+
+    Routines stay loaded until the process ends. A kernel's code is freed when no
+    KernelCode refers to it; the last ``_RECENT`` kernels are kept. Thread-safe.
+    """
 
     def __init__(self) -> None:
-        # A collection may free code while code is loaded.
+        # Reentrant: garbage collection may free a kernel's code in the same thread,
+        # while other code is loaded.
         self._lock = threading.RLock()
-        self._execution: Any = None
-        self._linker: Any = None
+        self._execution: Any = None  # LLVM's JIT engine for routines
+        self._linker: Any = None  # LLVM's JIT engine for kernels
         self._kernels: WeakValueDictionary[str, KernelCode] = WeakValueDictionary()
         self._numbers = itertools.count()
         self._recent: deque[KernelCode] = deque(maxlen=_RECENT)
         forgets(self._recent.clear)
-        self._loaded: set[str] = set()
-        self._addresses: dict[str, int] = {}
+        self._loaded: set[str] = set()  # keys of routines' code
+        self._addresses: dict[str, int] = {}  # of routines, by symbol
         self._undefined: dict[str, Callable[[], int]] = {}
-        """What makes the memory of symbols that the loader does not know yet."""
+        """Symbols that LLVM does not know yet, with the functions of ``define``."""
 
     def define(self, symbol: str, make: Callable[[], int]) -> None:
-        """Let code refer to ``symbol``: memory at the address that ``make`` returns.
+        """Define ``symbol`` for routines: the memory at the address ``make`` returns.
 
-        It is made before the next code is loaded.
+        ``make`` is called once, before the next routines are loaded.
         """
         with self._lock:
             self._undefined[symbol] = make
 
     def kernel(self, key: str) -> KernelCode | None:
-        """The loaded code of the kernel of ``key``, or None."""
+        """Return the code of the kernel with this ``key``, or None if not loaded."""
         return self._kernels.get(key)
 
     @property
@@ -70,9 +78,10 @@ class Engine:
         return len(self._kernels)
 
     def load_kernel(self, key: str, code: bytes, symbol: str) -> KernelCode:
-        """Load a kernel's ``code``, which defines ``symbol`` and may call routines.
+        """Load a kernel's object code, or return the code that is loaded for ``key``.
 
-        A kernel of the same ``key``, its hash, is loaded once.
+        ``code`` defines the kernel's entry ``symbol`` and may call routines that are
+        loaded.
         """
         with self._lock:
             known = self._kernels.get(key)
@@ -83,32 +92,37 @@ class Engine:
             library = llvm().JITLibraryBuilder()
             library.add_object_img(code).export_symbol(symbol).add_current_process()
             for name, address in self._addresses.items():
-                if name.encode() in code:
+                if name.encode() in code:  # the code may refer to the routine ``name``
                     library.import_symbol(name, address)
+            # Numbered, because a freed kernel may be loaded again under its name.
             tracker = library.link(self._linker, f"{symbol}.{next(self._numbers)}")
-            made = KernelCode(tracker[symbol], tracker)
-            self._kernels[key] = made
-            self._recent.append(made)
-            return made
+            kernel = KernelCode(tracker[symbol], tracker)
+            self._kernels[key] = kernel
+            self._recent.append(kernel)
+            return kernel
 
     def find(self, symbol: str) -> int | None:
-        """The address of a symbol of loaded routines, or None."""
+        """Return the address of a loaded routine by its symbol, or None."""
         return self._addresses.get(symbol)
 
     def has_loaded(self, key: str) -> bool:
-        """Whether the routines of ``key`` are loaded."""
+        """Return whether the routines whose code has this ``key`` are loaded."""
         return key in self._loaded
 
     def address(self, symbol: str) -> int:
-        """The address of a symbol of loaded routines; KeyError if there is none."""
+        """Return the address of a loaded routine; raises KeyError if there is none."""
         return self._addresses[symbol]
 
     def load(self, key: str, code: bytes, symbols: tuple[str, ...]) -> list[int]:
-        """Load routines' ``code``, once per ``key``; the addresses of ``symbols``."""
+        """Load the object code of routines; return the addresses of ``symbols``.
+
+        Code is loaded once for each ``key``. Raises RuntimeError if the code does not
+        define one of ``symbols``.
+        """
         with self._lock:
             if self._execution is None:
                 self._execution = _immortal_engine()
-            while self._undefined:
+            while self._undefined:  # symbols that the code may refer to
                 symbol, make = self._undefined.popitem()
                 llvm().add_symbol(symbol, make())
             if key not in self._loaded:
@@ -124,7 +138,10 @@ class Engine:
 
 
 def _immortal_engine() -> Any:
-    """Make an MCJIT engine for routines, which lives as long as the process."""
+    """Make an MCJIT engine for routines, which lives as long as the process.
+
+    It begins with an empty module.
+    """
     target.initialize()
     module = llvm().parse_assembly(f'target triple = "{target.host().triple}"')
     execution = llvm().create_mcjit_compiler(module, target.target_machine())

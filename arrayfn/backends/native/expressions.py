@@ -54,7 +54,12 @@ _NONE: Final = Value("null", None)
 
 
 class Expressions(Emitter):
-    """Compiles the expressions of one routine."""
+    """Compiles the expressions of one routine.
+
+    ``node`` is the routine's syntax tree. ``externals`` collects the LLVM declarations
+    of functions of other modules, by symbol. ``loops`` has, for each enclosing loop,
+    the labels that ``continue`` and ``break`` jump to.
+    """
 
     def __init__(
         self,
@@ -74,23 +79,24 @@ class Expressions(Emitter):
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:
-        """Make a NativeSyntaxError with this ``message`` at ``node``."""
+        """Make a NativeSyntaxError with ``message`` and the line of ``node``."""
         line = getattr(node, "lineno", self.node.lineno)
         return NativeSyntaxError(message, (self.path, line, None, ast.unparse(node)))
 
     def declare(self, name: str, kind: Any) -> None:
-        """Emit the stack slot of a variable ``name`` of the type ``kind``."""
+        """Add the variable ``name`` of the type ``kind``; emit its stack slot."""
         self.locals[name] = kind
         self.entry.append(f"  %{name} = alloca {llvm_type(kind)}")
 
     def annotation(self, node: ast.expr) -> Any:
-        """Evaluate a type that is written in the module's source."""
+        """Evaluate a type annotation in the module's source, and return the type."""
         return eval(ast.unparse(node), dict(self.module))
 
     def converted(self, node: ast.AST, value: Value, kind: Any) -> Value:
-        """``value`` as one of the type ``kind``, if its LLVM type is the same.
+        """Return ``value`` with its type changed to ``kind``; emits nothing.
 
-        Raises NativeSyntaxError if it cannot.
+        Raises NativeSyntaxError if the LLVM types differ. All pointers have the same
+        LLVM type. ``node`` is named in the error.
         """
         if value.llvm != llvm_type(kind):
             raise self.error(node, f"{type_name(value.type)} is not {type_name(kind)}")
@@ -99,7 +105,10 @@ class Expressions(Emitter):
     # Conditions
 
     def condition(self, node: ast.expr) -> str:
-        """Compile the expression ``node`` to a truth value, an LLVM i1."""
+        """Compile the expression ``node`` to a truth value; return its LLVM i1.
+
+        An integer is true if it is not 0, a pointer if it is not null.
+        """
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.comparison(node, op, self.value(left), self.value(right))
@@ -113,7 +122,11 @@ class Expressions(Emitter):
                 return self.value_of(f"icmp ne {value.llvm} {value.operand}, {zero}")
 
     def comparison(self, node: ast.AST, op: ast.cmpop, a: Value, b: Value) -> str:
-        """Emit a comparison as an i1: of integers by order, of pointers by identity."""
+        """Emit ``a op b`` and return its LLVM i1.
+
+        Integers are compared by value, pointers only with ``is`` and ``is not``. Raises
+        NativeSyntaxError for anything else.
+        """
         if type(op) in _POINTERS and a.llvm == b.llvm == "ptr":
             code = _POINTERS[type(op)]
             return self.value_of(f"icmp {code} ptr {a.operand}, {b.operand}")
@@ -123,7 +136,11 @@ class Expressions(Emitter):
         return self.value_of(f"icmp {code} i64 {a.operand}, {b.operand}")
 
     def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> str:
-        """Compile ``and`` or ``or``: later operands run only if they matter."""
+        """Compile ``and`` or ``or`` of ``values``; return its LLVM i1.
+
+        Each operand is stored to a stack slot. The next one is computed only if it can
+        change the result.
+        """
         self.count += 1
         slot = f"%.truth{self.count}"
         self.entry.append(f"  {slot} = alloca i1")
@@ -145,7 +162,7 @@ class Expressions(Emitter):
     # Values
 
     def value(self, node: ast.expr) -> Value:
-        """Compile the expression ``node``; return its value."""
+        """Compile the expression ``node`` of any kind; return its value."""
         match node:
             case ast.Constant(value=number):
                 return self.constant(node, number)
@@ -175,14 +192,20 @@ class Expressions(Emitter):
                 raise self.error(node, "not an expression of native routines")
 
     def integer(self, node: ast.expr) -> str:
-        """Compile an integer expression; return its operand."""
+        """Compile an integer expression; return its LLVM operand.
+
+        Raises NativeSyntaxError if the expression is not an integer.
+        """
         value = self.value(node)
         if value.type is not int:
             raise self.error(node, "not an integer")
         return value.operand
 
     def constant(self, node: ast.AST, number: Any) -> Value:
-        """The value of an integer or of None."""
+        """Return the Value of a constant: an integer (or bool), or None.
+
+        Raises NativeSyntaxError for another constant; ``node`` is named in the error.
+        """
         if isinstance(number, int):
             return Value(str(int(number)))
         if number is None:
@@ -192,7 +215,10 @@ class Expressions(Emitter):
     def conditional_expression(
         self, node: ast.AST, test: ast.expr, body: ast.expr, orelse: ast.expr
     ) -> Value:
-        """Compile ``body if test else orelse``: only one of them is computed."""
+        """Compile ``body if test else orelse``; only one of both values is computed.
+
+        The value is stored to a stack slot, whose type is that of ``body``.
+        """
         then, other, after = self.label(), self.label(), self.label()
         self.branch_if(self.condition(test), then, other)
         self.begin(then)
@@ -209,7 +235,11 @@ class Expressions(Emitter):
         return Value(self.value_of(f"load {first.llvm}, ptr {slot}"), first.type)
 
     def binary(self, node: ast.AST, op: ast.operator, a: Value, b: Value) -> Value:
-        """Emit integer arithmetic, or the address ``a + b`` of an array's element b."""
+        """Emit ``a op b`` of integers, or ``a + b`` of an array and an integer.
+
+        The latter is the array that begins at element b. Raises NativeSyntaxError for
+        anything else.
+        """
         if a.type is b.type is int and type(op) in _INTEGERS:
             code = _INTEGERS[type(op)]
             return Value(self.value_of(f"{code} i64 {a.operand}, {b.operand}"))
@@ -220,19 +250,23 @@ class Expressions(Emitter):
         raise self.error(node, "not an operator of native routines")
 
     def name(self, node: ast.AST, name: str) -> Value:
-        """Emit the value of a variable, constant, structure or function ``name``."""
+        """Emit the value of a local variable or of the module's global ``name``.
+
+        A global may be an integer, a function (its address), or an External structure,
+        which is declared in ``externals``. Raises NativeSyntaxError for anything else.
+        """
         if name in self.locals:
             kind = self.locals[name]
             return Value(self.value_of(f"load {llvm_type(kind)}, ptr %{name}"), kind)
-        found = self.module.get(name)
-        if isinstance(found, int):
-            return self.constant(node, found)
-        if isinstance(found, (CFunction, Routine)):
-            return Value(f"@{self.symbol(found)}", found)
-        if isinstance(found, External):
-            symbol = f'"{found.symbol}"'
+        target = self.module.get(name)
+        if isinstance(target, int):
+            return self.constant(node, target)
+        if isinstance(target, (CFunction, Routine)):
+            return Value(f"@{self.symbol(target)}", target)
+        if isinstance(target, External):
+            symbol = f'"{target.symbol}"'
             self.externals[symbol] = f"@{symbol} = external global i8"
-            return Value(f"@{symbol}", found.kind)
+            return Value(f"@{symbol}", target.kind)
         raise self.error(
             node, f"{name!r} is neither a variable nor an integer constant"
         )
@@ -240,25 +274,32 @@ class Expressions(Emitter):
     # Memory
 
     def member(self, node: ast.Attribute) -> Any:
-        """The constant or function that an attribute of a global names, or None."""
+        """Return the Python object that ``node`` names in a global, or None.
+
+        ``Kind.MEMBER`` names a constant of a class, ``module.function`` a function. The
+        attributes of local variables and of Externals are fields instead.
+        """
         owner = node.value
         if isinstance(owner, ast.Name) and owner.id not in self.locals:
-            found = self.module.get(owner.id)
-            if not isinstance(found, External):
-                return getattr(found, node.attr, None)
+            target = self.module.get(owner.id)
+            if not isinstance(target, External):
+                return getattr(target, node.attr, None)
         return None
 
     def location(self, node: ast.expr) -> Location:
-        """Compile the address, with its type, of the field or element ``node``."""
+        """Compile the address of the field or element ``node``.
+
+        Raises NativeSyntaxError if ``node`` is neither of these.
+        """
         match node:
             case ast.Attribute(value=owner, attr=attribute):
                 base = self.value(owner)
                 if is_struct(base.type):
-                    found = memory.field_location(
+                    location = memory.field_location(
                         self, base.operand, base.type, attribute
                     )
-                    if found is not None:
-                        return found
+                    if location is not None:
+                        return location
                 raise self.error(node, f"{type_name(base.type)} has no {attribute!r}")
             case ast.Subscript(value=owner, slice=index):
                 base = self.value(owner)
@@ -270,11 +311,14 @@ class Expressions(Emitter):
                 raise self.error(node, "neither a field nor an element")
 
     def read(self, location: Location) -> Value:
-        """Emit the load of the value at a location."""
+        """Emit the load of the value at a location, widened to 64 bits."""
         return memory.read(self, location)
 
     def write(self, node: ast.AST, location: Location, value: Value) -> None:
-        """Emit the store of a value to a location."""
+        """Emit the store of a value to a location, narrowed to the location's type.
+
+        Raises NativeSyntaxError for a whole structure; ``node`` is named in the error.
+        """
         if location.is_inline:
             raise self.error(node, "structures are written field by field")
         memory.write(
@@ -284,14 +328,14 @@ class Expressions(Emitter):
     def call(
         self, node: ast.Call, function: ast.expr, arguments: list[ast.expr]
     ) -> Value:
-        """Compile a call; see ``calls``."""
+        """Compile a call; ``calls.Calls`` overrides this."""
         raise NotImplementedError
 
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
-        """The symbol of a function in LLVM IR; see ``calls``."""
+        """Return a function's symbol in LLVM IR; ``calls.Calls`` overrides this."""
         raise NotImplementedError
 
 
 def type_name(kind: Any) -> str:
-    """The name of a type, for errors."""
+    """Return the name of a type, for errors."""
     return "None" if kind is None else getattr(kind, "__name__", str(kind))

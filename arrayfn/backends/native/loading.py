@@ -38,13 +38,10 @@ _COMPILER_BYTES: Final = 256 << 20
 class Unit:
     """Code that is compiled, cached and loaded as one.
 
-    ``key`` is a hash of what it is made from, ``symbols`` are those that it defines.
-    ``prepare`` does Python's part of compiling it, and returns LLVM's, which makes the
-    object code. A kernel has one symbol, and is freed when nobody holds its code.
-
-    ``key`` says what it is made from, ``symbols`` what it defines. ``prepare`` does
-    Python's part of compiling it, and returns LLVM's. A kernel has one symbol, and is
-    freed when nobody holds its code.
+    ``key`` is a hash of all that determines the code; ``symbols`` are those that the
+    code defines. ``prepare`` does Python's part of the compilation, and returns a
+    function for LLVM's part, which makes the object code. A kernel has one symbol, and
+    is freed when nobody holds its code.
     """
 
     key: str
@@ -53,26 +50,26 @@ class Unit:
     is_kernel: bool = False
 
     def loaded(self) -> KernelCode | bool | None:
-        """The kernel's code, if it is loaded; of routines, whether they are."""
+        """Return whether the unit is loaded; for a kernel, its code or None."""
         if self.is_kernel:
             return ENGINE.kernel(self.key)
         return ENGINE.has_loaded(self.key)
 
 
 def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
-    """Load ``units``, each of which may call those before it; compile uncached ones.
+    """Load ``units``, each of which may call the units before it.
 
-    Those that the cache does not have are compiled. ``ENGINE`` then has the addresses
-    of their symbols; the result has the code of the kernels among them, by their keys,
-    which is to be held as long as it may run. Compiles nothing, and waits for nobody,
-    where all are loaded.
+    Units that the cache does not have are compiled. Returns the code of the kernels by
+    key; the caller must hold it as long as the kernels may run. The addresses of
+    routines are then in ``ENGINE``. If all units are loaded already, this takes no
+    lock.
     """
-    held: dict[str, KernelCode] = {}
+    kernels: dict[str, KernelCode] = {}
     missing: dict[str, Unit] = {}
     for unit in units:
         known = unit.loaded()
         if isinstance(known, KernelCode):
-            held[unit.key] = known
+            kernels[unit.key] = known
         elif not known:
             missing[unit.key] = unit
     if missing:
@@ -80,31 +77,40 @@ def load(units: Iterable[Unit]) -> dict[str, KernelCode]:
             for key, code in object_codes(missing).items():
                 unit = missing[key]
                 if unit.is_kernel:
-                    held[key] = ENGINE.load_kernel(key, code, unit.symbols[0])
+                    kernels[key] = ENGINE.load_kernel(key, code, unit.symbols[0])
                 else:
                     ENGINE.load(key, code, unit.symbols)
-    return held
+    return kernels
 
 
 def object_codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
-    """Read the object code of ``units``, by key, from the cache, or compile it."""
+    """Return the object code of ``units`` by key, from the disk cache if it is there.
+
+    The others are compiled and put into the cache: Python's part one after the other in
+    this thread, LLVM's part in parallel threads. An error of a compilation is raised.
+    """
     cache = object_cache()
-    found = {key: cache.lookup(key) for key in units}
+    cached = {key: cache.lookup(key) for key in units}
     compilations: dict[str, _Compilation] = {}
-    for key, code in found.items():
+    for key, code in cached.items():
         if code is None:
             compilations[key] = _Compilation(key, units[key].prepare())
             compilations[key].begin()
     for compilation in compilations.values():
+        # A compilation that could not start a thread has run in this one.
         if compilation.ident is not None:
             compilation.join()
     for key, compilation in compilations.items():
         cache.put(key, compilation.result())
-    return {key: code or compilations[key].result() for key, code in found.items()}
+    return {key: code or compilations[key].result() for key, code in cached.items()}
 
 
 class _Compilation(threading.Thread):
-    """A thread for LLVM's part of a compilation; as many run as there are cores."""
+    """A thread for LLVM's part of a compilation, ``work``.
+
+    ``slots`` lets as many threads compile at once as there are cores. After the run,
+    ``code`` or ``error`` is set.
+    """
 
     slots = threading.Semaphore(machine.usable_cpus())
 
@@ -116,10 +122,10 @@ class _Compilation(threading.Thread):
         self.error: Exception | None = None
 
     def begin(self) -> None:
-        """Compile in a new thread, or in this one if the system gives no other.
+        """Compile in a new thread, or in this one if no thread can be started.
 
-        Raises MemoryError where there is too little: LLVM, and its memory for a new
-        thread, would end the process.
+        Raises MemoryError if there is too little address space to compile: LLVM ends
+        the process when it cannot allocate memory.
         """
         if not target.has_room(_COMPILER_BYTES):
             raise MemoryError("there is no address space left to compile")
@@ -138,7 +144,7 @@ class _Compilation(threading.Thread):
             self.error = error
 
     def result(self) -> bytes:
-        """The object code, after the thread has run. Raises its error."""
+        """Return the object code after the thread has run, or raise its error."""
         if self.code is None:
             raise self.error or RuntimeError(f"{self.name} did not run")
         return self.code
@@ -146,7 +152,7 @@ class _Compilation(threading.Thread):
 
 @cache
 def toolchain() -> str:
-    """The part of a cache key that identifies LLVM and the processor."""
+    """Return the part of a cache key that identifies LLVM and the processor."""
     return content_key(
         target.llvm_version(),
         str(target.host()),
@@ -155,7 +161,7 @@ def toolchain() -> str:
 
 
 def source_texts(*patterns: str) -> list[str]:
-    """The texts of arrayfn's files that the glob ``patterns`` match, sorted by path."""
+    """Return the texts of arrayfn's files that match glob ``patterns``, by path."""
     root = Path(__file__).parents[2]
     paths = {path for pattern in patterns for path in root.glob(pattern)}
     return [path.read_text("utf-8") for path in sorted(paths)]

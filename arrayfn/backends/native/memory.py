@@ -21,7 +21,11 @@ from arrayfn.backends.native.structures import (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """An address, as an LLVM operand, with the type annotated for what is there."""
+    """An address in memory, as an LLVM operand, with the type of the value there.
+
+    ``type`` is the annotated type of a field, or of an array's element if
+    ``is_element``.
+    """
 
     operand: str
     type: Any
@@ -29,14 +33,17 @@ class Location:
 
     @property
     def is_inline(self) -> bool:
-        """Whether a structure or an array itself is there, not a pointer to it."""
+        """Whether the address holds a structure or an array itself, not a pointer."""
         return is_inline(self.type) or (self.is_element and is_struct(self.type))
 
 
 def field_location(
     r: Emitter, base: str, kind: type[Struct], name: str
 ) -> Location | None:
-    """Emit the address of the field ``name`` of a structure; None if it has none."""
+    """Emit the address of the field ``name`` of the structure at ``base``.
+
+    ``kind`` is the structure's class. Returns None if it has no such field.
+    """
     types = field_types(kind)
     if name not in types:
         return None
@@ -46,7 +53,10 @@ def field_location(
 
 
 def element_location(r: Emitter, base: str, array: Any, index: str) -> Location:
-    """Emit the address of element ``index`` of the array at ``base``."""
+    """Emit the address of element ``index`` of the array at ``base``.
+
+    ``array`` is its type, ``Array[element]``. ``base`` and ``index`` are LLVM operands.
+    """
     (kind,) = typing.get_args(array)
     size = ctypes.sizeof(element_c_type(kind))
     pointer = r.value_of(f"getelementptr [{size} x i8], ptr {base}, i64 {index}")
@@ -54,7 +64,10 @@ def element_location(r: Emitter, base: str, array: Any, index: str) -> Location:
 
 
 def read(r: Emitter, location: Location) -> Value:
-    """Emit the load of the value at a location, widened to 64 bits."""
+    """Emit the load of the value at a location, widened to 64 bits.
+
+    A structure or array in place is not loaded: its value is its address.
+    """
     kind = value_type(location.type)
     if location.is_inline:
         return Value(location.operand, kind)
@@ -72,7 +85,10 @@ def write(r: Emitter, location: Location, value: Value) -> None:
 
 
 def memory_type(kind: Any) -> str:
-    """LLVM's type of the annotated type ``kind`` in memory, or in a call of C."""
+    """Return LLVM's name of the annotated type ``kind`` in memory and in C calls.
+
+    For example, ``i32`` is "i32" there, while its values in routines are "i64".
+    """
     kind = _bare(kind)
     if kind in INTEGERS:
         return INTEGERS[kind][0]
@@ -80,9 +96,10 @@ def memory_type(kind: Any) -> str:
 
 
 def widened(r: Emitter, operand: str, kind: Any) -> Value:
-    """Emit the widening of a loaded value of the annotated type ``kind`` to 64 bits.
+    """Emit the widening to 64 bits of a value that was loaded or that C returned.
 
-    ``operand`` is the value's name in LLVM IR, such as "%7".
+    ``operand`` is the value's name in LLVM IR, such as "%7", ``kind`` its annotated
+    type. Types of 64 bits need no instruction.
     """
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
@@ -94,7 +111,11 @@ def widened(r: Emitter, operand: str, kind: Any) -> Value:
 
 
 def narrowed(r: Emitter, operand: str, kind: Any) -> str:
-    """Emit the narrowing of a value to the annotated type ``kind``; its operand."""
+    """Emit the narrowing of a value to the annotated type ``kind``, as in memory.
+
+    ``operand`` is its name in LLVM IR; the name of the narrow value is returned. Types
+    of 64 bits need no instruction.
+    """
     bare = _bare(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
         return r.value_of(f"trunc i64 {operand} to {INTEGERS[bare][0]}")
@@ -104,7 +125,7 @@ def narrowed(r: Emitter, operand: str, kind: Any) -> str:
 
 
 def _bare(kind: Any) -> Any:
-    """The type ``kind`` without what ``Annotated`` adds."""
+    """Return the annotated type ``kind`` without ``Annotated`` and its marks."""
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return kind

@@ -27,16 +27,20 @@ class MethodDef(ctypes.Structure):
 
 @cache
 def method(routine: Routine[..., Any], flags: int) -> MethodDef:
-    """The PyMethodDef of ``routine``, of which Python makes builtin functions.
+    """Return the PyMethodDef of ``routine``, which describes a builtin to Python.
 
-    ``flags`` are those of a PyMethodDef.
+    ``flags`` are its calling convention, such as METH_FASTCALL. The cache keeps it
+    alive, because builtin functions refer to it.
     """
     name = routine.function.__name__.encode()
     return MethodDef(name, native_address(routine), flags, None)
 
 
 def builtin_of(routine: Routine[..., Any], flags: int, owner: Any) -> Any:
-    """Make a builtin function of ``routine`` with ``owner`` as its ``self``."""
+    """Make a builtin function that calls ``routine`` with ``owner`` as its ``self``.
+
+    ``flags`` are its calling convention, such as METH_FASTCALL.
+    """
     return new_builtin(method(routine, flags), owner)
 
 
@@ -59,21 +63,22 @@ _CAPSULE_NAMES: Final[dict[bytes, ctypes.c_char_p]] = {}
 
 
 def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
-    """Make a PyCapsule of ``pointer``; its name lives as long as the process.
+    """Make a PyCapsule of the address ``pointer``.
 
-    ``destructor`` is the address of a C function, or 0.
+    ``destructor`` is the address of a C function, or 0. A capsule refers to its name,
+    so names are kept as long as the process lives.
     """
     new = ctypes.pythonapi.PyCapsule_New
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    kept = (
+    c_name = (
         None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
     )
-    return new(pointer, kept, destructor)
+    return new(pointer, c_name, destructor)
 
 
 def new_builtin(method: MethodDef, owner: Any) -> Any:
-    """Make a builtin function with ``owner`` as its ``self``."""
+    """Make a builtin function as ``method`` describes, with ``owner`` as ``self``."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

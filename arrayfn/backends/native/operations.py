@@ -27,9 +27,9 @@ _PAUSE_DECLARATION: Final = {
 
 
 def declarations(architecture: str) -> tuple[str, ...]:
-    """The LLVM declarations that the vocabulary's instructions need.
+    """Return the LLVM declarations that the vocabulary's instructions need.
 
-    ``architecture`` is LLVM's name of the processor's, as "x86_64".
+    ``architecture`` is LLVM's name of the processor architecture, such as "x86_64".
     """
     if architecture in _PAUSE_DECLARATION:
         return *_FUNCTIONS, _PAUSE_DECLARATION[architecture]
@@ -37,15 +37,18 @@ def declarations(architecture: str) -> tuple[str, ...]:
 
 
 def _atomic_store(r: Emitter, pointer: str, value: str) -> str:
-    """Emit a store of ``value`` to ``pointer`` that releases earlier writes."""
+    """Emit an atomic store of ``value`` to ``pointer``, with release ordering.
+
+    Returns "0", the operand of a call that has no result.
+    """
     r.emit(f"store atomic i64 {value}, ptr {pointer} release, align 8")
     return "0"
 
 
 def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
-    """Emit an atomic compare and swap; return the operand of what was there.
+    """Emit an atomic compare and swap; return the operand of the value before it.
 
-    This is one atomic operation.
+    ``value`` is written if the value at ``pointer`` is ``expected``.
     """
     pair = r.value_of(
         f"cmpxchg ptr {pointer}, i64 {expected}, i64 {value} seq_cst seq_cst"
@@ -54,14 +57,21 @@ def _exchange_if(r: Emitter, pointer: str, expected: str, value: str) -> str:
 
 
 def _pause(r: Emitter) -> str:
-    """Emit the hint that this is a spinning loop, where the architecture has one."""
+    """Emit the hint that this is a spinning loop, if the architecture has one.
+
+    Returns "0", the operand of a call that has no result.
+    """
     if r.architecture in _PAUSE:
         r.emit(_PAUSE[r.architecture])
     return "0"
 
 
 def _cycles(r: Emitter) -> str:
-    """Emit a read of the cycle counter, or of a timer scaled to about its rate."""
+    """Emit a read of the cycle counter on x86; return its operand.
+
+    Elsewhere a timer is read and multiplied by ``2**_CYCLES_A_TICK_BITS``, which gives
+    about the rate of a cycle counter.
+    """
     if r.architecture == "x86_64":
         return r.value_of("call i64 @llvm.readcyclecounter()")
     steady = r.value_of("call i64 @llvm.readsteadycounter()")

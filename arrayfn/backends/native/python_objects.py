@@ -95,9 +95,11 @@ PyEval_RestoreThread = CFunction[[int], None]("PyEval_RestoreThread")
 
 @cache
 def reads_objects() -> bool:
-    """Whether native code may read objects; a RuntimeWarning where it may not.
+    """Return whether native code may read Python objects by the structures above.
 
-    Raises BackendError without the GIL, which guards what calls share.
+    It may if these versions of Python and NumPy are known to lay out objects so. If
+    not, a RuntimeWarning says that calls take longer. Raises BackendError for a Python
+    without the GIL, which guards the state that calls share.
     """
     if "t" in sys.abiflags:
         raise BackendError(
@@ -120,7 +122,7 @@ def reads_objects() -> bool:
 
 
 def numpy_api(position: int) -> int:
-    """The address at a position in NumPy's table of C functions."""
+    """Return the address at ``position`` in NumPy's table of C functions and types."""
     capsule = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype = ctypes.c_void_p
@@ -130,7 +132,10 @@ def numpy_api(position: int) -> int:
 
 
 def _fits() -> bool:
-    """Whether an array lies in memory as ``PyArrayObject`` says."""
+    """Return whether the fields of a NumPy array are where ``PyArrayObject`` says.
+
+    They are read natively and compared with what Python says.
+    """
     probe = np.zeros((2, 3), np.float32)[:, ::2]
     field = partial(getattr, PyArrayObject.from_address(id(probe)))
     pair = ctypes.c_int64 * 2

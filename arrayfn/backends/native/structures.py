@@ -74,12 +74,15 @@ class Array(Generic[T]):
     """
 
     def __getitem__(self, index: int) -> T:
+        """Return element ``index``; only compiled routines can."""
         raise NotImplementedError
 
     def __setitem__(self, index: int, value: T) -> None:
+        """Set element ``index``; only compiled routines can."""
         raise NotImplementedError
 
     def __add__(self, count: int) -> Array[T]:
+        """Return the array from element ``count`` on; only compiled routines can."""
         raise NotImplementedError
 
 
@@ -93,6 +96,11 @@ class _StructType(_STRUCT_TYPE):
     def __init__(
         self, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
     ) -> None:
+        """Set ``_fields_``: each annotated field with its ctypes type.
+
+        Padding fields are inserted before and after an ``OwnLines`` field, so that it
+        shares its cache lines with no other. ``size`` counts the bytes so far.
+        """
         super().__init__(name, bases, namespace)
         module = sys.modules.get(namespace["__module__"])
         names = {**vars(typing), **(vars(module) if module else {}), name: self}
@@ -105,6 +113,8 @@ class _StructType(_STRUCT_TYPE):
             memory = c_type(kind)
             step = LINES_BYTES if _OWN_LINES in _marks(kind) else 0
             step = max(step, ctypes.alignment(memory))
+            # ``-size % step`` bytes are missing to the next multiple of ``step``.
+            # ctypes adds them itself for a type's own alignment.
             if step > ctypes.alignment(memory) and size % step:
                 gap = ctypes.c_uint8 * (-size % step)
                 fields.append((f"_before_{field}", gap))
@@ -118,7 +128,7 @@ class _StructType(_STRUCT_TYPE):
 
 
 class Struct(ctypes.Structure, metaclass=_StructType):
-    """A C structure whose fields are its class's annotations: see the module."""
+    """The base of C structures, whose fields are the annotations of their classes."""
 
     def set(self, **values: float) -> None:
         """Set fields by name; a field that is a pointer is set to an address."""
@@ -128,22 +138,30 @@ class Struct(ctypes.Structure, metaclass=_StructType):
 
 @dataclass(frozen=True, slots=True)
 class External(Generic[T]):
-    """A structure at a symbol of loaded code; in routines its name is the structure."""
+    """A structure of class ``kind`` in memory that ``Engine.define`` names ``symbol``.
+
+    Routines use a global with this value like a variable that holds the structure.
+    """
 
     kind: type[T]
     symbol: str
 
 
 def external(kind: type[T], symbol: str) -> T:
-    """The structure that ``Engine.define`` has put at ``symbol``."""
-    made: Any = External(kind, symbol)
-    return made
+    """Return the structure of class ``kind`` that ``Engine.define`` puts at ``symbol``.
+
+    Only native routines can use it. For type checkers it is a ``kind``; in fact it is
+    an External.
+    """
+    structure: Any = External(kind, symbol)
+    return structure
 
 
 def _evaluate_annotation(text: Any, names: dict[str, Any]) -> Any:
-    """The type that a field's annotation ``text`` means, with these ``names``.
+    """Evaluate a field's annotation ``text`` with these ``names``; return the type.
 
-    That of a structure that comes later is not known yet.
+    If the text names a structure that is defined later, the result is Array: any
+    pointer has the same layout.
     """
     if not isinstance(text, str):
         return text
@@ -154,14 +172,17 @@ def _evaluate_annotation(text: Any, names: dict[str, Any]) -> Any:
 
 
 def _marks(kind: Any) -> tuple[Any, ...]:
+    """Return the marks that ``Annotated`` adds to a type, such as ``_INLINE``."""
     return getattr(kind, "__metadata__", ())
 
 
 @cache
 def value_type(kind: Any) -> Any:
-    """The type that routines compute with for the annotated type ``kind``.
+    """Return the type of a routine's values for the annotated type ``kind``.
 
-    It is int, float, None, or the type that a pointer points to.
+    That is int for all integers and bool, float for all floats, None for no value, and
+    otherwise a pointer: a structure, ``Array[...]`` or ``Callable[...]``. ``Annotated``
+    and ``| None`` are removed.
     """
     while typing.get_origin(kind) is Annotated:
         kind = typing.get_args(kind)[0]
@@ -188,12 +209,15 @@ INTEGERS: Final = {
 
 
 def is_inline(kind: Any) -> bool:
-    """Whether a field of this type holds the object itself, not a pointer to it."""
+    """Return whether a field of the annotated type ``kind`` holds the object itself.
+
+    If not, it holds a pointer. An integer among the marks is the length of an array.
+    """
     return any(mark == _INLINE or isinstance(mark, int) for mark in _marks(kind))
 
 
 def c_type(kind: Any) -> Any:
-    """The ctypes type of a field annotated as ``kind``."""
+    """Return the ctypes type of a field annotated as ``kind``; pointers are int64."""
     counts = [mark for mark in _marks(kind) if isinstance(mark, int)]
     value = value_type(kind)
     if counts:
@@ -208,29 +232,32 @@ def c_type(kind: Any) -> Any:
 
 
 def element_c_type(kind: Any) -> Any:
-    """The ctypes type of an element of an array annotated as ``kind``."""
+    """Return the ctypes type of an element of ``Array[kind]``.
+
+    Structures stand in the array itself; ``Array[Ref[...]]`` has pointers to them.
+    """
     if is_struct(kind):
         return kind
     return c_type(kind)
 
 
 def is_struct(kind: Any) -> bool:
-    """Whether a type is a structure's class itself."""
+    """Return whether ``kind`` is the class of a structure, without ``Annotated``."""
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 @cache
 def field_types(kind: type[Struct]) -> dict[str, Any]:
-    """The annotated types of a structure's fields."""
+    """Return the annotated types of a structure's fields, by name."""
     return typing.get_type_hints(
         kind, localns={kind.__name__: kind}, include_extras=True
     )
 
 
 def function_types(function: Callable[..., Any]) -> tuple[list[Any], Any]:
-    """The annotated types of a function's parameters, and of its result.
+    """Return the annotated types of a function's parameters, and that of its result.
 
-    Without an annotation a type is int.
+    A parameter or result without an annotation is an int.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     code = function.__code__

@@ -23,14 +23,15 @@ _LIBRARY_BYTES: Final = 192 << 20
 
 @cache
 def llvm() -> Any:
-    """Import ``llvmlite.binding``: it takes 60 ms, and tracing does not need it.
+    """Import and return ``llvmlite.binding``.
 
-    Raises MemoryError where there is no room for its library.
+    The import takes 60 ms, so only functions that need it call this. Raises MemoryError
+    if there is no address space left for its library.
     """
     try:
         return importlib.import_module("llvmlite.binding")
     except OSError as error:
-        # The loader does not say why it "failed to map segment from shared object".
+        # The loader's error does not say whether memory is the reason.
         if has_room(_LIBRARY_BYTES):
             raise
         raise MemoryError(
@@ -39,7 +40,7 @@ def llvm() -> Any:
 
 
 def has_room(size: int) -> bool:
-    """Whether the process can map ``size`` more bytes."""
+    """Return whether the process can map ``size`` more bytes; tries to map them."""
     try:
         mmap.mmap(-1, size).close()
     except OSError:
@@ -48,7 +49,7 @@ def has_room(size: int) -> bool:
 
 
 def llvm_version() -> str:
-    """The versions of llvmlite and of its LLVM."""
+    """Return the versions of llvmlite and of its LLVM as one text."""
     version = ".".join(map(str, llvm().llvm_version_info))
     return f"{importlib.import_module('llvmlite').__version__} {version}"
 
@@ -68,7 +69,7 @@ class Host:
 
 @cache
 def host() -> Host:
-    """This machine's processor."""
+    """Return this machine's processor."""
     features = llvm().get_host_cpu_features().flatten()
     return Host(llvm().get_process_triple(), llvm().get_host_cpu_name(), features)
 
@@ -81,12 +82,12 @@ def initialize() -> None:
 
 
 def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
-    """Make a code generator for the host; LLVM's are not shared between threads.
+    """Make LLVM's code generator for the host. Each thread needs its own.
 
-    Without ``optimize`` it compiles fast and its code is slow. Addresses are whole
-    words: the sections of an object may come to lie more than 2 GB apart in a crowded
-    process, which code with short addresses does not survive. Code that is ``linked``
-    into a program is independent of its position instead.
+    Without ``optimize`` it compiles fast and its code is slow. Code to load into this
+    process has 64-bit addresses (the "large" code model), because an object's sections
+    may be more than 2 GB apart in memory. Code to be ``linked`` into a program is
+    position-independent instead.
     """
     initialize()
     processor = host()
@@ -107,18 +108,20 @@ def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
 def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     """Optimise a kernel's LLVM IR ``text`` fully and return its object code.
 
-    Vectorised loops are interleaved all (``interleave``), or where metadata asks for
-    it. Runtime unrolling is off: the loop vectoriser interleaves already, and
-    unrolled remainders doubled the time to compile a kernel without making it faster.
+    With ``interleave`` LLVM may interleave any vectorised loop, without it only those
+    whose metadata asks for it. Runtime unrolling is off: the loop vectoriser
+    interleaves already, and unrolled remainders doubled the time to compile a kernel
+    without making it faster.
     """
     machine, module = _vectorized(text, interleave=interleave)
     return _emit(machine, module)
 
 
 def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
-    """Compile ``texts`` to one object for a linker; also the symbols that it lacks.
+    """Compile LLVM IR to one object file for a linker.
 
-    ``texts`` are LLVM IR, each with ``interleave`` as ``compile_vectorized`` takes it.
+    ``texts`` are pairs of LLVM IR and the ``interleave`` that ``compile_vectorized``
+    takes. Returns the object's bytes, and the symbols that it uses and does not define.
     """
     machine = target_machine(linked=True)
     context = llvm().create_context()
@@ -144,9 +147,9 @@ def assembly(text: str, *, interleave: bool) -> str:
 
 
 def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
-    """Optimise the LLVM IR ``text`` fully; the code generator and the module.
+    """Optimise the LLVM IR ``text`` fully; return a code generator and the module.
 
-    With ``interleave`` LLVM runs several iterations of loops side by side.
+    ``interleave`` is as for ``compile_vectorized``.
     """
     machine = target_machine()
     context = llvm().create_context()
@@ -154,7 +157,10 @@ def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
 
 
 def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> Any:
-    """Parse the LLVM IR ``text`` and optimise it for ``machine``; the module."""
+    """Parse the LLVM IR ``text``, optimise it for ``machine``, and return the module.
+
+    ``context`` is the LLVM context that the module belongs to.
+    """
     module = _parse(text, machine, context)
     options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
@@ -168,10 +174,10 @@ def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> An
 
 
 def compile_quickly(text: str) -> bytes:
-    """Compile the LLVM IR ``text``, with variables in registers but no more optimised.
+    """Compile the LLVM IR ``text`` of native routines to object code.
 
-    For the runtime's own routines, which are short: full optimisation takes ten times
-    as long and saves 0.03 us of a call.
+    The only optimisation keeps variables in registers (SROA). The routines are short:
+    full optimisation takes ten times as long and saves 0.03 us of a call.
     """
     machine = target_machine(optimize=False)
     module = _parse(text, machine, llvm().create_context())
@@ -184,7 +190,7 @@ def compile_quickly(text: str) -> bytes:
 
 
 def _parse(text: str, machine: Any, context: Any) -> Any:
-    """Parse the LLVM IR ``text``, with the memory layout of ``machine``."""
+    """Parse the LLVM IR ``text`` into a module with the data layout of ``machine``."""
     module = llvm().parse_assembly(text, context)
     module.data_layout = str(machine.target_data)
     return module
@@ -193,12 +199,12 @@ def _parse(text: str, machine: Any, context: Any) -> Any:
 def _emit(machine: Any, module: Any) -> bytes:
     """Generate the object code of a module, without llvmlite's lock.
 
-    ``machine`` is the code generator.
+    ``machine`` is the code generator. Raises RuntimeError with LLVM's message.
     """
     library = _library()
     with library.OutputString() as problem:
         emit = _unlocked("LLVMPY_TargetMachineEmitToMemory")
-        buffer = emit(machine, module, 1, problem)
+        buffer = emit(machine, module, 1, problem)  # 1: an object, not assembly
         if not buffer:
             raise RuntimeError(str(problem))
     try:
@@ -210,14 +216,16 @@ def _emit(machine: Any, module: Any) -> bytes:
 
 @cache
 def _library() -> Any:
+    """Import and return the module of llvmlite that calls LLVM's C functions."""
     return importlib.import_module("llvmlite.binding.ffi")
 
 
 @cache
 def _unlocked(name: str) -> Any:
-    """LLVM's function ``name`` as llvmlite calls it, without the lock that it holds.
+    """Return LLVM's C function ``name`` with llvmlite's types, but without its lock.
 
-    LLVM itself works in many threads, as long as they share no context.
+    llvmlite holds a lock in each call. LLVM itself may run in several threads as long
+    as they share no context.
     """
     library = _library().lib
     locked = getattr(library, name)

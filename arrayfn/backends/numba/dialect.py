@@ -11,19 +11,24 @@ from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 class UntypedKernelError(Exception):
-    """A kernel's variable has no type that is known without inference."""
+    """A kernel uses Python whose types are not known without Numba's inference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Numba's modules and types for one target.
 
-    ``ir`` and ``types`` are Numba's modules of IR statements and of types;
-    ``signature`` makes a signature. ``call(function, arguments, constants)`` is the
-    signature of a call of one of the target's own functions (``prefetch_row``), from
-    the arguments' types and the values of those that are constant integers; None if it
-    is not known. ``functions`` has the types of vocabulary functions that have types of
-    their own.
+    Numba and numba-cuda have classes of their own for types and IR.
+
+    Attributes:
+        ir: the module of IR statements.
+        types: the module of types.
+        signature: ``signature(result, *arguments)`` makes a signature of types.
+        call: ``call(function, arguments, constants)`` returns the signature of a call
+            of one of the target's own functions, such as ``prefetch_row``, or None if
+            it is not known. ``arguments`` are types; ``constants`` has, for each
+            argument, its value if it is a constant integer, else None.
+        functions: maps each scalar function of the vocabulary to its Numba type.
     """
 
     ir: ModuleType
@@ -33,18 +38,21 @@ class Dialect:
     functions: Mapping[Any, Any]
 
     def value_type(self, dtype: str) -> Any:
-        """The type of a dtype's values in kernels."""
+        """Return the Numba type of values of ``dtype``, a short name such as "f32"."""
         return numba_type(self.types, dtype)
 
     def pointer_type(self, dtype: str) -> Any:
-        """The type of a pointer to elements of ``dtype``."""
+        """Return the Numba type of a pointer to elements of ``dtype``.
+
+        Bools are stored as bytes.
+        """
         element = self.types.uint8 if dtype == "bool" else self.value_type(dtype)
         return self.types.CPointer(element)
 
     def parameter_type(self, kind: str) -> Any:
-        """The type of a kernel's parameter.
+        """Return the Numba type of a kernel's parameter.
 
-        ``kind`` is a dtype, as "i64", or a pointer to its elements, "f32*".
+        ``kind`` is a dtype's short name, such as "i64", or a pointer, such as "f32*".
         """
         if kind.endswith("*"):
             return self.pointer_type(kind[:-1])
@@ -52,7 +60,10 @@ class Dialect:
 
 
 def numba_type(types: ModuleType, dtype: str) -> Any:
-    """The Numba type of a dtype's values in kernels."""
+    """Return the Numba type of a kernel's values of ``dtype``, a name such as "f32".
+
+    ``types`` is Numba's module of types. Half-precision numbers are kept as their bits.
+    """
     if dtype in HALF_PRECISION:
         return types.uint16
     names = {"i": "int", "u": "uint", "f": "float", "c": "complex"}

@@ -25,8 +25,10 @@ def printed_function(
 ) -> Function:
     """Make the function ``name`` from a kernel's text, without executing the text.
 
-    Only its functions are compiled, and its imports are looked up in ``vocabularies``,
-    the modules by name. Raises UntypedKernelError if the text has anything else.
+    The text may have only function definitions, and imports from ``vocabularies``, the
+    allowed modules by name. The function's globals are these functions, the imported
+    names, ``range`` and ``bool``. Raises UntypedKernelError if the text has anything
+    else.
     """
     filename = f"<arrayfn kernel {name}>"
     tree = ast.parse(source, filename)
@@ -43,6 +45,7 @@ def printed_function(
                 pass
             case _:
                 raise UntypedKernelError(ast.unparse(node))
+    # The code objects of functions are constants of the module's code.
     module = compile(tree, filename, "exec", dont_inherit=True)
     for code in module.co_consts:
         if isinstance(code, CodeType):
@@ -53,9 +56,9 @@ def printed_function(
 
 
 def executed_function(source: str, name: str) -> Function:
-    """The function ``name`` of a hand-written kernel, whose ``source`` is executed.
+    """Execute the ``source`` of a hand-written kernel and return its function ``name``.
 
-    Tracebacks and debuggers see its lines.
+    The source is entered in ``linecache``, so tracebacks and debuggers show its lines.
     """
     filename = f"<arrayfn kernel {name}>"
     lines = source.splitlines(keepends=True)
@@ -67,9 +70,10 @@ def executed_function(source: str, name: str) -> Function:
 
 @contextmanager
 def no_garbage_collection() -> Generator[None, None, None]:
-    """Suspend garbage collection for a block.
+    """Suspend garbage collection inside of a ``with`` block.
 
-    Numba makes thousands of objects for a kernel, and none of them is garbage yet.
+    Numba makes thousands of objects for a kernel, all of them in use until the end:
+    collections would only take time.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -19,13 +19,14 @@ from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
 
 
 def function_type(types: ModuleType, signature: Any) -> type:
-    """Make the class of Numba types of scalar functions.
+    """Make the class of the Numba types of scalar functions.
 
-    ``types`` and ``signature`` are Numba's, or those of a fork.
+    ``types`` is the module of types and ``signature`` makes a signature: Numba's, or
+    those of a fork such as numba-cuda.
     """
 
     class ScalarFunctionType(types.Callable, types.Opaque):
-        """The type of one scalar function."""
+        """The Numba type of one scalar function, which has one signature."""
 
         def __init__(self, function: ScalarFunction) -> None:
             self.function = function
@@ -36,7 +37,10 @@ def function_type(types: ModuleType, signature: Any) -> type:
             super().__init__(f"ScalarFunction({function.name})")
 
         def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-            """The signature of a call; TypeError for another number of arguments."""
+            """Return the signature of a call, whatever its arguments' types are.
+
+            Raises TypeError for a wrong number of arguments, or for keyword arguments.
+            """
             if kws or len(args) != len(self.signature.args):
                 raise TypeError(
                     f"{self.function.name} takes {len(self.signature.args)} positional "
@@ -45,10 +49,15 @@ def function_type(types: ModuleType, signature: Any) -> type:
             return self.signature
 
         def get_call_signatures(self) -> tuple[list[Any], bool]:
+            """Return all signatures, and that none of them has type parameters."""
             return [self.signature], False
 
         def get_impl_key(self, sig: Any) -> Any:
-            # numba-cuda also reads Numba's own registry: the class tells them apart.
+            """Return the key by which the function's implementation is registered.
+
+            numba-cuda also reads Numba's own registry: the class tells the
+            implementations of both apart.
+            """
             return type(self), self.function
 
     return ScalarFunctionType
@@ -57,9 +66,10 @@ def function_type(types: ModuleType, signature: Any) -> type:
 def emit(
     m: LLVMArithmetic, function: ScalarFunction, arguments: tuple[ir.Value, ...]
 ) -> ir.Value:
-    """Emit the formula of a scalar ``function``.
+    """Emit the formula of a scalar ``function`` with the operations of ``m``.
 
     ``arguments`` and the result are LLVM values; complex numbers are structs of two.
+    A target may have its own code for the function (``m.native``), which is preferred.
     """
     b = m.builder
     values: list[Any] = []
@@ -91,11 +101,11 @@ def register(
     registry: Any,
     arithmetic: type[LLVMArithmetic] = LLVMArithmetic,
 ) -> dict[ScalarFunction, Any]:
-    """Register the scalar vocabulary with a Numba target; returns the functions' types.
+    """Register the scalar vocabulary with a Numba target; return the functions' types.
 
     ``types``, ``signature``, ``typeof_impl``, ``register_model`` and ``opaque_model``
-    are of Numba, or of a fork with its own type classes; ``registry`` is the target's
-    lowering registry and ``arithmetic`` what emits for it.
+    are of Numba, or of a fork with its own type classes. ``registry`` is the target's
+    lowering registry, and ``arithmetic`` the class that emits LLVM IR for the target.
     """
     kind = function_type(types, signature)
     register_model(kind)(opaque_model)
@@ -103,10 +113,12 @@ def register(
 
     @typeof_impl.register(ScalarFunction)
     def typeof_scalar_function(value: ScalarFunction, c: Any) -> Any:
+        """Return the Numba type of a scalar function among a kernel's globals."""
         return known.get(value) or kind(value)
 
     @registry.lower_constant(kind)
     def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+        """Lower a reference to a scalar function: it has no value in LLVM IR."""
         return context.get_dummy_value()
 
     for function, function_kind in known.items():
@@ -117,9 +129,10 @@ def register(
 
 
 def _lowering(function: ScalarFunction, arithmetic: type[LLVMArithmetic]) -> Any:
-    """Make Numba's lowering function, which emits the formula by ``arithmetic``."""
+    """Return the function by which Numba emits a call of the scalar ``function``."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        """Emit the formula at the call; ``args`` are LLVM values."""
         return emit(arithmetic(builder, "arrayfn"), function, args)
 
     return lower

@@ -19,10 +19,10 @@ _VOID: Final = ir.VoidType()
 
 
 def set_kernel_flags(flags: Any, *, noalias: bool) -> Any:
-    """Set Numba's ``flags`` for kernels, and return them.
+    """Set the options of Numba's compiler for kernels in ``flags``, and return it.
 
-    There are no wrappers for Python, division by 0 is NumPy's, and with ``noalias``
-    arrays are promised not to overlap.
+    There are no wrappers for Python and no machine code. Division by 0 does not raise,
+    as in NumPy. With ``noalias`` arrays are promised not to overlap.
     """
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
@@ -36,10 +36,11 @@ def set_kernel_flags(flags: Any, *, noalias: bool) -> Any:
 def inlined_function(
     module: ir.Module, name: str, types: Sequence[Any], add: Callable[[str], object]
 ) -> Any:
-    """Compile a function into the ``module`` that calls it; LLVM inlines it there.
+    """Return the LLVM function for ``name`` with arguments of ``types`` in ``module``.
 
-    ``add(symbol)`` compiles the function called ``name``, for arguments of these
-    ``types``. It is called only if the module does not have the function yet.
+    If the module does not have the function yet, ``add(symbol)`` must compile it into
+    the module under the name ``symbol``. LLVM inlines the function wherever it is
+    called.
     """
     symbol = ".".join([name, *map(str, types)])
     if symbol not in module.globals:
@@ -50,9 +51,10 @@ def inlined_function(
 
 
 class KernelLibrary:
-    """A Numba ``CodeLibrary`` that holds a kernel's LLVM module, without compiling.
+    """A mixin of a Numba ``CodeLibrary`` that holds a kernel's LLVM module.
 
-    Given a module, lowering adds to that.
+    It does not compile the module. If ``module`` is set before lowering, functions are
+    added to it; otherwise lowering makes a new one.
     """
 
     module: Any = None
@@ -61,39 +63,40 @@ class KernelLibrary:
         super().__init__(*arguments)
 
     def create_ir_module(self, name: str) -> Any:
-        """Return the module to lower into: the given one, or a new one."""
+        """Return ``module``, into which Numba lowers; make it if it is not set."""
         if self.module is None:
             self.module = super().create_ir_module(name)  # type: ignore[misc]
         return self.module
 
     def add_ir_module(self, ir_module: Any) -> None:
-        """The module is known already."""
+        """Do nothing: Numba adds the lowered module, which is ``module`` already."""
 
     def add_linking_library(self, library: Any) -> None:
-        """Printed kernels call no compiled function."""
+        """Refuse to link: printed kernels call no functions of other libraries."""
         raise NotImplementedError
 
     def finalize(self) -> None:
-        """Called when nothing is to be added any more."""
+        """Mark the library as finished, without compiling it; Numba calls it last."""
         self._finalized = True
 
     def get_function(self, name: str) -> Any:
-        """The function ``name`` of the module."""
+        """Return the LLVM function ``name`` of the module."""
         return self.module.get_global(name)
 
     def get_llvm_str(self) -> Any:
-        """The module's text."""
+        """Return the LLVM IR of the module as text."""
         return str(self.module)
 
     def get_asm_str(self) -> Any:
-        """There is no machine code."""
+        """Refuse to show assembly: the library has no machine code."""
         raise NotImplementedError
 
 
 class KernelCallConv:
-    """The calling convention of kernels, which return nothing and raise nothing.
+    """A mixin of Numba's calling convention for kernels, as in C.
 
-    Functions that they call return values.
+    Kernels return nothing, and the functions that they call return values. Neither can
+    raise an exception, so there is no status and no environment, which Numba passes.
     """
 
     needs_env = False
@@ -104,17 +107,20 @@ class KernelCallConv:
         super().__init__(*arguments)
 
     def _make_call_helper(self, builder: Any) -> None:
-        return None
+        """Make no helper: Numba needs one only to raise exceptions."""
 
     def return_value(self, builder: Any, retval: Any) -> None:
-        """Emit the return of ``retval``, or of nothing from a function of void."""
+        """Emit the return of ``retval``, or a plain return if the function is void."""
         if isinstance(builder.function.function_type.return_type, ir.VoidType):
             builder.ret_void()
         else:
             builder.ret(retval)
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
-        """The LLVM type of a function of Numba's types ``argtypes`` to ``restype``."""
+        """Return the LLVM type of a function with these argument and result types.
+
+        ``argtypes`` and ``restype`` are Numba types.
+        """
         kinds = self._get_arg_packer(argtypes).argument_types
         if str(restype) == "none":
             return ir.FunctionType(_VOID, kinds)
@@ -123,41 +129,42 @@ class KernelCallConv:
     def decorate_function(
         self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
     ) -> None:
-        """With ``noalias``, say that the array arguments of ``fn`` do not overlap.
+        """With ``noalias``, mark the pointer parameters of ``fn`` as not overlapping.
 
-        They do not, as the plan keeps buffers apart. The other parameters are Numba's.
+        The plan keeps buffers apart. ``args`` and ``fe_argtypes``, which Numba passes,
+        are not used.
         """
         for argument in fn.args:
             if noalias and isinstance(argument.type, ir.PointerType):
                 argument.add_attribute("noalias")
 
     def get_arguments(self, func: Any) -> Any:
-        """The arguments of a kernel."""
+        """Return the LLVM arguments of a kernel: all of the function's."""
         return func.args
 
 
 class KernelTyping:
-    """A Numba typing context without functions: printed kernels need no inference."""
+    """A mixin of a Numba typing context without functions: nothing is inferred."""
 
     def _load_builtins(self) -> None:
-        pass
+        """Register no functions."""
 
 
 class KernelContext:
-    """A Numba target context that caches the implementations it has found."""
+    """A mixin of a Numba target context, which caches the implementations it finds."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
 
     def init(self) -> None:
-        """Begin with no implementations; called at the end of Numba's constructor."""
+        """Make an empty cache; Numba's constructor calls ``init`` at its end."""
         super().init()  # type: ignore[misc]
         self._implementations: dict[Any, Any] = {}
 
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
-        """The implementation of ``fn`` for the signature ``sig``, from a cache.
+        """Return the implementation of ``fn`` for the signature ``sig``, from a cache.
 
-        Numba's own search takes 50 us.
+        Numba's own search takes 50 us. ``_firstcall`` is passed on to it.
         """
         known = self._implementations.get((fn, sig))
         if known is None:
@@ -167,15 +174,18 @@ class KernelContext:
 
 
 class KernelInterpreter:
-    """Makes Numba IR of the bytecode of printed kernels."""
+    """A mixin of Numba's interpreter, which makes Numba IR of Python bytecode."""
 
     def post_process(self, peepholes: Any, func_ir: Any) -> Any:
-        """Printed kernels have nothing that peepholes are for: no ``with``, no dict."""
+        """Return ``func_ir`` without applying Numba's peephole optimisations.
+
+        They treat ``with`` blocks and dicts, which printed kernels do not have.
+        """
         return func_ir
 
 
 class KernelTranslationPass:
-    """Makes Numba IR of the bytecode of a printed kernel."""
+    """A mixin of the compiler pass from a kernel's bytecode to Numba IR."""
 
     _name = "arrayfn_translation"
     interpreter: Any
@@ -184,9 +194,10 @@ class KernelTranslationPass:
         super().__init__()
 
     def run_pass(self, state: Any) -> Any:
-        """Set ``func_ir`` of the compiler's ``state``.
+        """Set ``state.func_ir`` to the Numba IR of the kernel's bytecode.
 
-        Raises UntypedKernelError for a wrong number of parameters.
+        ``state`` is the Numba compiler's. Returns True: the state has changed. Raises
+        UntypedKernelError if the kernel has another number of parameters than types.
         """
         names = state.func_id.arg_names
         if len(names) != len(state.args):
@@ -196,7 +207,7 @@ class KernelTranslationPass:
 
 
 class KernelTypePass:
-    """Assigns types to the variables of a printed kernel."""
+    """A mixin of the compiler pass that gives a kernel's variables their types."""
 
     _name = "arrayfn_types"
     dialect: Dialect
@@ -205,9 +216,13 @@ class KernelTypePass:
         super().__init__()
 
     def run_pass(self, state: Any) -> Any:
-        """Set the compiler ``state``'s ``typemap`` and ``calltypes``."""
-        types = state.args, state.return_type
-        found = kernel_types(state.func_ir, *types, self.dialect)
-        state.typemap, state.calltypes = found.variables, found.signatures
-        state.metadata[TYPES] = found
+        """Set ``state.typemap`` and ``state.calltypes``, as Numba's inference would.
+
+        ``state`` is the Numba compiler's. The lowering reads the ``KernelTypes`` from
+        its metadata. Returns True: the state has changed.
+        """
+        signature = state.args, state.return_type
+        types = kernel_types(state.func_ir, *signature, self.dialect)
+        state.typemap, state.calltypes = types.variables, types.signatures
+        state.metadata[TYPES] = types
         return True

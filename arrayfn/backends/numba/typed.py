@@ -29,9 +29,10 @@ _COMPARISONS: Final = frozenset(
 
 @dataclass(slots=True)
 class KernelLoop:
-    """A loop: the functions called in it, and its trip count if that is known.
+    """A loop of a kernel, as far as the lowering must know it.
 
-    ``innermost`` says that no other loop is inside.
+    ``iterations`` is the trip count, or None if it is not constant. ``innermost`` says
+    that no other loop is inside. ``functions`` are those that the loop calls.
     """
 
     iterations: int | None = None
@@ -43,11 +44,15 @@ class KernelLoop:
 class KernelTypes:
     """The types of a kernel's variables, for the lowering.
 
-    ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
-    ``functions`` maps variables to the Python functions they stand for. Variables in
-    ``shared`` need stack memory: which assignment they hold depends on the path.
-    ``loops`` are keyed by the offset of their first block. ``result`` is the type of
-    what the kernel returns.
+    Attributes:
+        variables: the Numba type of each variable, by name (Numba's ``typemap``).
+        signatures: the signature of each operation and store, by its IR node (Numba's
+            ``calltypes``).
+        functions: the Python function that a variable stands for, by name.
+        shared: variables that need stack memory, because which assignment they hold
+            depends on the path through the blocks.
+        loops: the loops, by the offset of their first block.
+        result: the Numba type of the return value.
     """
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -61,10 +66,10 @@ class KernelTypes:
 def kernel_types(
     function: Any, arguments: Sequence[Any], result: Any, dialect: Dialect
 ) -> KernelTypes:
-    """Assign types to the Numba IR of a kernel or of a function that kernels call.
+    """Type the Numba IR of a kernel, or of a function that kernels call.
 
-    ``arguments`` and ``result`` are the types of its parameters and result. Raises
-    UntypedKernelError for what printed kernels do not have.
+    ``arguments`` and ``result`` are the Numba types of its parameters and result.
+    Raises UntypedKernelError for Python that printed kernels do not have.
     """
     return _Typing(function, tuple(arguments), result, dialect).run()
 
@@ -81,13 +86,14 @@ class _Typing:
     ) -> None:
         self.function, self.arguments, self.dialect = function, arguments, d
         self.result = KernelTypes(result=result)
-        self.constants: dict[str, int] = {}
-        self.ranges: dict[str, int | None] = {}
+        # By variable name.
+        self.constants: dict[str, int] = {}  # values of constant integers
+        self.ranges: dict[str, int | None] = {}  # trip counts of ranges and iterators
         self.defined: dict[str, int] = {}  # the block of the latest assignment
         self.exposed: set[str] = set()  # used in blocks that do not assign them before
         self.repeated: set[str] = set()  # assigned more than once
-        self.called: dict[int, list[Any]] = {}
-        self.block = min(function.blocks)
+        self.called: dict[int, list[Any]] = {}  # functions called in each block
+        self.block = min(function.blocks)  # the offset of the current block
         self.dominators = _dominators(function.blocks)
         types: Any = d.types
         self.types, self.signature = types, d.signature
@@ -97,17 +103,20 @@ class _Typing:
         self.floats = {types.float32, types.float64}
 
     def run(self) -> KernelTypes:
-        """Type all statements, then describe the loops.
+        """Type all statements, then describe the loops; return the types.
 
-        Raises UntypedKernelError for what has no type without inference.
+        Raises UntypedKernelError for Python whose types are not known without
+        inference.
         """
         ir: Any = self.dialect.ir
         blocks: Mapping[int, Any] = self.function.blocks
+        # Numba's lowering looks up the type of parameter x under "arg.x".
         for name, kind in zip(self.function.arg_names, self.arguments, strict=True):
             self.result.variables[f"arg.{name}"] = kind
         latches: dict[int, int] = {}  # by a loop's head: the last block that jumps back
-        # The head of a loop may follow an empty block, which jumps back lead to (where
-        # its first instruction has a prefix). ``before`` maps that block to the head.
+        # A block with only a jump may precede the head of a loop, and be the target of
+        # the jumps back (this happens if the head's first instruction has a prefix).
+        # ``before`` maps such a block to the block that it jumps to.
         before = {
             offset: block.terminator.target
             for offset, block in blocks.items()
@@ -122,6 +131,7 @@ class _Typing:
                     latches[before.get(successor, successor)] = offset
         loops = self.result.loops
         for head, loop in loops.items():
+            # A loop's blocks have offsets from its head to its last jump back.
             inside = range(head, latches.get(head, head) + 1)
             loop.innermost = not any(o in inside for o in latches if o != head)
             loop.functions = {f for o in inside for f in self.called.get(o, ())}
@@ -130,7 +140,11 @@ class _Typing:
         return self.result
 
     def statement(self, statement: Any) -> None:
-        """Type a statement of the current block."""
+        """Type a statement of the current block.
+
+        Raises UntypedKernelError for a return of another type than the function's, and
+        for kinds of statements that printed kernels do not have.
+        """
         ir: Any = self.dialect.ir
         if isinstance(statement, ir.Assign):
             self.assign(statement)
@@ -145,13 +159,15 @@ class _Typing:
             raise self.unknown(statement)
 
     def unknown(self, node: Any) -> UntypedKernelError:
+        """Make the error for an IR node that cannot be typed."""
         return UntypedKernelError(f"line {node.loc.line}: {node}")
 
     def variable(self, variable: Any) -> Any:
-        """The type of ``variable``, which is read in the current block.
+        """Return the type of ``variable``, which is read in the current block.
 
-        Notes whether the variable needs memory (``KernelTypes.shared``): it does if the
-        block that assigned it last in the text does not dominate the current one.
+        Also notes if the variable needs stack memory (``KernelTypes.shared``): it does
+        if the block that assigned it last in the text does not dominate the current
+        one.
         """
         name = variable.name
         assigned = self.defined.get(name)
@@ -165,9 +181,11 @@ class _Typing:
         return known
 
     def assign(self, statement: Any) -> None:
-        """Give the target of ``statement`` the type of its value.
+        """Give the variable that ``statement`` assigns the type of its value.
 
-        Raises UntypedKernelError if the target had another type.
+        Also notes what the variable stands for, if that is a range, a function or a
+        constant integer that is assigned once. Raises UntypedKernelError if the
+        variable had another type.
         """
         name, value, ir = statement.target.name, statement.value, self.dialect.ir
         if isinstance(value, ir.Expr):
@@ -177,7 +195,8 @@ class _Typing:
             if value.name in self.ranges:
                 self.ranges[name] = self.ranges[value.name]
             if value.name in self.result.functions:
-                # A call whose arguments have branches.
+                # Numba copies the function's variable if an argument of its call has
+                # branches, as in ``f(x if c else y)``.
                 self.result.functions[name] = self.result.functions[value.name]
         elif isinstance(value, ir.Const):
             kind = self.constant(value)
@@ -200,7 +219,10 @@ class _Typing:
             raise UntypedKernelError(f"line {line}: {name} is {kind}, and was {known}")
 
     def store(self, statement: Any) -> None:
-        """Note the signature of ``pointer[index] = value``."""
+        """Note the signature of the store ``pointer[index] = value``.
+
+        An integer may be stored as another integer, a float as another float.
+        """
         pointer = self.variable(statement.target)
         index, value = map(self.variable, (statement.index, statement.value))
         if not isinstance(pointer, self.types.CPointer) or index not in self.indices:
@@ -216,7 +238,7 @@ class _Typing:
         self.result.signatures[statement] = signature
 
     def constant(self, node: Any) -> Any:
-        """The type of a Python constant."""
+        """Return the Numba type of a Python constant; a large int is a uint64."""
         match node.value:
             case bool():
                 return self.types.boolean
@@ -230,9 +252,10 @@ class _Typing:
                 raise self.unknown(node)
 
     def imported(self, node: Any, name: str) -> Any:
-        """The type of a global ``node``: a number, or a function.
+        """Return the type of the global ``node``, a number or a function.
 
-        A function is noted as the value of the variable ``name``.
+        A function has no value in the kernel: its type is none, and it is noted that
+        the variable ``name`` stands for it.
         """
         value = node.value
         if isinstance(value, np.floating):
@@ -245,9 +268,9 @@ class _Typing:
         raise self.unknown(node)
 
     def expression(self, node: Any, name: str) -> Any:
-        """The type of the operation ``node``, whose signature is noted.
+        """Return the result type of the operation ``node``, and note its signature.
 
-        Its result is assigned to ``name``.
+        The result is assigned to the variable ``name``.
         """
         signature = self.operation(node, name)
         if signature is None:
@@ -256,9 +279,10 @@ class _Typing:
         return signature.return_type
 
     def operation(self, node: Any, name: str) -> Any:
-        """The signature of the operation ``node``; None if it is unknown.
+        """Return the signature of the operation ``node``, or None if it is unknown.
 
-        Its result is assigned to ``name``.
+        The result is assigned to the variable ``name``. For a loop, the trip count of
+        its range is noted (``getiter``), and its KernelLoop is made (``iternext``).
         """
         types, signature = self.types, self.signature
         match node.op:
@@ -302,9 +326,10 @@ class _Typing:
         return None
 
     def binary(self, node: Any, function: Any) -> Any:
-        """The signature of the infix ``function`` in ``node``; None if unknown.
+        """Return the signature of the infix operation ``node``, or None if unknown.
 
-        Arithmetic converts narrower integers to int64.
+        ``function`` is its operator. Narrower integers are converted to int64. A
+        pointer plus an integer is a pointer.
         """
         types = self.types
         x, y = self.variable(node.lhs), self.variable(node.rhs)
@@ -326,7 +351,12 @@ class _Typing:
         return self.signature(x, x, y) if known else None
 
     def call(self, node: Any, name: str) -> Any:
-        """The signature of a call; None if unknown."""
+        """Return the signature of the call ``node``, or None if it is unknown.
+
+        Its result is assigned to the variable ``name``. The function may be a scalar
+        function, ``range`` (whose trip count is noted), ``bool``, a conversion such as
+        ``int`` or ``np.float32``, or one of the target's own functions.
+        """
         types, signature = self.types, self.signature
         function = self.result.functions.get(node.func.name)
         argument_types = [self.variable(argument) for argument in node.args]
@@ -341,6 +371,7 @@ class _Typing:
             return signature(self.dialect.value_type(function.result), *kinds)
         constants = [self.constants.get(argument.name) for argument in node.args]
         if function is range and 1 <= len(argument_types) <= 3:
+            # ``constants[2:]`` is the step, if there is one: it must not be 0.
             if not self.signed.issuperset(argument_types) or constants[2:] == [0]:
                 return None
             self.ranges[name] = _iterations(constants)
@@ -361,25 +392,30 @@ class _Typing:
 
 
 def _iterations(bounds: Sequence[int | None]) -> int | None:
-    """The trip count of a range; None if a bound is not constant."""
+    """Return the trip count of ``range(*bounds)``; None if a bound is not constant."""
     known = [bound for bound in bounds if bound is not None]
     return len(range(*known)) if len(known) == len(bounds) else None
 
 
 def _dominators(blocks: Mapping[int, Any]) -> dict[int, set[int]]:
-    """The blocks that dominate each block: those on all paths to it, and itself."""
+    """Return the offsets of the blocks that dominate each block, by its offset.
+
+    A block is dominated by itself and by the blocks that are on all paths to it. The
+    sets begin with all blocks and shrink until nothing changes.
+    """
     order = sorted(blocks)
-    before: dict[int, list[int]] = {offset: [] for offset in order}
+    predecessors: dict[int, list[int]] = {offset: [] for offset in order}
     for offset in order:
         for successor in blocks[offset].terminator.get_targets():
-            before[successor].append(offset)
-    found = {offset: set(order) for offset in order}
-    found[order[0]] = {order[0]}
+            predecessors[successor].append(offset)
+    dominators = {offset: set(order) for offset in order}
+    dominators[order[0]] = {order[0]}
     changed = True
     while changed:
         changed = False
         for offset in order[1:]:
-            common = set.intersection(*(found[p] for p in before[offset])) | {offset}
-            changed |= common != found[offset]
-            found[offset] = common
-    return found
+            before = (dominators[p] for p in predecessors[offset])
+            common = set.intersection(*before) | {offset}
+            changed |= common != dominators[offset]
+            dominators[offset] = common
+    return dominators

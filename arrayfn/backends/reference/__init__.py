@@ -31,21 +31,25 @@ class ReferenceBackend:
     description = "NumPy, one primitive at a time"
 
     def info(self) -> BackendInfo:
-        """Always there."""
+        """Describe the backend, which needs only NumPy."""
         return BackendInfo(self.name, self.description, ("numpy",))
 
     def array_types(self) -> tuple[type, ...]:
-        """NumPy's arrays are all."""
+        """Return the classes of arrays besides NumPy's: there are none."""
         return ()
 
     def put(self, x: Any) -> Any:
-        """A NumPy array."""
+        """Copy ``x`` to a NumPy array."""
         return np.array(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
-        """No kernels and no plan: the Program's text is what is run."""
+        """Return ``program`` as text, without kernels and with an empty plan.
+
+        ``load`` interprets the text. Python functions that the Program calls back are
+        kept alive, because the text only names them.
+        """
         from arrayfn.ir.text import format_program
         from arrayfn.lowering.compiled import CompiledProgram
         from arrayfn.lowering.plan import ExecutionPlan
@@ -64,7 +68,7 @@ class ReferenceBackend:
         )
 
     def load(self, compiled: CompiledProgram) -> Executable:
-        """Parse the Program back, and interpret it."""
+        """Parse the text of ``compiled``; return a function that interprets it."""
         from arrayfn.ir.text import parse_program
         from arrayfn.primitives.calls import evaluate
         from arrayfn.primitives.table import TABLE
@@ -74,21 +78,22 @@ class ReferenceBackend:
         run_program = self.prepare(program)
 
         def run(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            """Interpret the Program; results do not share memory with anything."""
-            # Numbers come as they were given; their types are the Program's.
+            """Interpret the Program; results share no memory with other arrays."""
+            # Python numbers come as they are: convert them to the Program's dtypes.
             typed = zip(arrays, compiled.input_types, strict=True)
             operands = [self.operand(x, kind.dtype) for x, kind in typed]
+            # Results that are operands themselves are copied.
             ids = {id(x) for x in operands}
             return [owned_copy(x, ids) for x in evaluate(run_program, operands)]
 
         return run
 
     def prepare(self, program: Program) -> Program:
-        """The Program that is interpreted."""
+        """Return the Program to interpret in place of ``program``: here, itself."""
         return program
 
     def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
-        """An argument as it is computed with."""
+        """Convert an argument to the array that the Program computes with."""
         return np.asarray(x, dtype)
 
 
@@ -100,14 +105,14 @@ class WideReferenceBackend(ReferenceBackend):
 
     @override
     def prepare(self, program: Program) -> Program:
-        """The Program in double precision."""
+        """Return ``program`` in double precision, with exact sums."""
         from arrayfn.backends.reference.wide import widened
 
         return widened(program)
 
     @override
     def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
-        """An argument, rounded to the dtype that the Program gives it, as float64."""
+        """Round an argument to the Program's ``dtype``, and widen it to float64."""
         from arrayfn.backends.reference.wide import wide_array
 
         return wide_array(x, dtype)

@@ -27,7 +27,10 @@ _SPLIT: Final = 134217729.0  # 2**27 + 1: Dekker's constant for float64
 
 
 def reduce_sum(x: Array, *, axes: Axes) -> Array:
-    """The sum of ``x`` over ``axes``; for float64 the error is less than one ULP."""
+    """Return the sum of ``x`` over ``axes``; for float64 the error is below one ULP.
+
+    Real and imaginary parts are summed separately. Other dtypes are summed by NumPy.
+    """
     if np.iscomplexobj(x):
         return reduce_sum(x.real, axes=axes) + 1j * reduce_sum(x.imag, axes=axes)
     if x.dtype != np.float64 or not x.size:
@@ -39,13 +42,16 @@ def reduce_sum(x: Array, *, axes: Axes) -> Array:
 
 
 def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
-    """The sums of the elements of ``x`` up to each along ``axis``.
+    """Return the cumulative sums of ``x`` along ``axis``, from its end if ``reverse``.
 
-    They begin at the end if ``reverse``.
+    For float64 each sum is a pair of doubles: ``high`` is the rounded sum and ``low``
+    its error. Step k adds to each pair the one ``2**k`` places before it (Hillis and
+    Steele's scan). Sums that are not finite are NumPy's.
     """
     if np.iscomplexobj(x):
-        parts = (cumsum(v, axis=axis, reverse=reverse) for v in (x.real, x.imag))
-        real, imaginary = parts
+        real, imaginary = (
+            cumsum(v, axis=axis, reverse=reverse) for v in (x.real, x.imag)
+        )
         return real + 1j * imaginary
     moved = np.moveaxis(np.flip(x, axis) if reverse else x, axis, -1)
     with np.errstate(all="ignore"):
@@ -73,7 +79,12 @@ def dot_general(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    """The contraction of ``x`` and ``y``: products are exact pairs of doubles."""
+    """Return the contraction of ``x`` and ``y``, the primitive ``dot_general``.
+
+    ``contract`` and ``batch`` have a tuple of axes of ``x`` and one of ``y``. For
+    float64, products are pairs of doubles without rounding errors, and each sum is
+    rounded once. ``precision`` is ignored.
+    """
     dtype = preferred_element_type or x.dtype
     left = _as_matrices(x.astype(dtype), batch[0], contract[0])
     right = _as_matrices(y.astype(dtype), batch[1], contract[1])
@@ -84,7 +95,7 @@ def dot_general(
 
 
 def _as_matrices(x: Array, batch: Axes, contract: Axes) -> Array:
-    """Reshape ``x`` to the axes (batch, free, contracted)."""
+    """Reshape ``x`` to three axes: all batch axes, all free ones, all contracted."""
     free = free_axes(x.ndim, contract, batch)
     members = math.prod(x.shape[axis] for axis in batch)
     rows = math.prod(x.shape[axis] for axis in free)
@@ -93,14 +104,18 @@ def _as_matrices(x: Array, batch: Axes, contract: Axes) -> Array:
 
 
 def _product(left: Array, right: Array) -> Array:
-    """Multiply ``left`` by the transpose of ``right``: [member, row, depth] each."""
+    """Multiply each matrix of ``left`` by the transpose of that of ``right``.
+
+    Both have the axes [batch, row, depth]; the result has [batch, row of left, row of
+    right]. Sums over the depth of float64 are exact until they are rounded.
+    """
     if np.iscomplexobj(left):
-        a, b = (left.real, left.imag), (right.real, right.imag)
-        joined = [np.concatenate(parts, -1) for parts in (a, (b[1], b[0]))]
-        real = _product(
-            np.concatenate(a, -1), np.concatenate((b[0], np.negative(b[1])), -1)
-        )
-        return real + 1j * _product(*joined)
+        # Real products of twice the depth, so that each part is rounded once:
+        # real = [re, im] . [re, -im] and imaginary = [re, im] . [im, re].
+        a = np.concatenate((left.real, left.imag), -1)
+        for_real = np.concatenate((right.real, np.negative(right.imag)), -1)
+        for_imaginary = np.concatenate((right.imag, right.real), -1)
+        return _product(a, for_real) + 1j * _product(a, for_imaginary)
     if left.dtype != np.float64 or not left.size or not right.size:
         return np.matmul(left, right.swapaxes(-1, -2))
     members, rows, depth = left.shape
@@ -117,14 +132,14 @@ def _product(left: Array, right: Array) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum ``a + b``, and its rounding error, exactly."""
+    """Return the rounded sum ``a + b`` and its exact rounding error (Knuth)."""
     total = a + b
-    of_b = total - a
-    return total, (a - (total - of_b)) + (b - of_b)
+    b_in_total = total - a
+    return total, (a - (total - b_in_total)) + (b - b_in_total)
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded product ``a * b``, and its rounding error, exactly.
+    """Return the rounded product ``a * b`` and its exact rounding error (Dekker).
 
     The error is 0 where the product is not finite.
     """
@@ -136,31 +151,31 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """Split ``x`` into a sum of two numbers of 26 bits."""
+    """Split ``x`` into a sum of two numbers of 26 bits (Dekker)."""
     scaled = _SPLIT * x
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _sum_rows(high: Array, low: Array) -> Array:
-    """Sum ``high + low`` along the last axis of matrices, rounded once."""
+    """Return the sums of ``high + low`` along the last axis of two matrices.
+
+    ``low`` has the rounding errors of ``high``. Small matrices are summed by
+    ``math.fsum``, rounded once. In others, the first half of the columns is added to
+    the second until one column is left, and the errors of these additions are added to
+    ``low``. Sums that are not finite are NumPy's.
+    """
     with np.errstate(all="ignore"):
         plain = np.sum(high, axis=-1)
         count = high.shape[-1]
         if high.size <= _SHORT:
-            return np.array(
-                [
-                    _fsum([*a, *b], one)
-                    for a, b, one in zip(
-                        high.tolist(), low.tolist(), plain.tolist(), strict=True
-                    )
-                ]
-            )
+            rows = zip(high.tolist(), low.tolist(), plain.tolist(), strict=True)
+            return np.array([_fsum([*a, *b], numpy_sum) for a, b, numpy_sum in rows])
         while count > 1:
             half = count // 2
             total, lost = _two_sum(high[:, :half], high[:, half : 2 * half])
             rest = low[:, :half] + low[:, half : 2 * half] + lost
-            if count % 2:
+            if count % 2:  # the last column has no partner
                 total = np.concatenate((total, high[:, -1:]), axis=1)
                 rest = np.concatenate((rest, low[:, -1:]), axis=1)
             high, low = total, rest
@@ -170,7 +185,11 @@ def _sum_rows(high: Array, low: Array) -> Array:
 
 
 def _fsum(terms: list[float], plain: float) -> float:
-    """The exact sum of ``terms``, rounded once; ``plain`` if that is not finite."""
+    """Return the exact sum of ``terms``, rounded once.
+
+    If ``plain``, NumPy's sum, is not finite, or the exact sum overflows, the result is
+    ``plain``.
+    """
     if not math.isfinite(plain):
         return plain
     try:

@@ -26,24 +26,30 @@ Array = np.ndarray[Any, Any]
 
 
 class EquationHooks(Protocol):
-    """What sees the operands and results of each equation, and may replace them."""
+    """Methods that ``widened`` calls for each equation that is interpreted.
+
+    They see the operands and results of the equation, and may replace them.
+    """
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """The operands that the equation gets in place of ``arrays``."""
+        """Return the operands that the equation gets in place of ``arrays``."""
         ...
 
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """Replace the results ``arrays`` of an equation."""
+        """Return the results of the equation in place of ``arrays``.
+
+        ``operands`` are those that the equation got.
+        """
         ...
 
     def limit(self, equation: Equation) -> float:
-        """The most iterations that the loop ``equation`` may run."""
+        """Return how many iterations the ``while_loop`` ``equation`` may run."""
         ...
 
     def iterated(self, equation: Equation, count: int) -> None:
-        """Called after the loop ``equation`` with the number of its iterations."""
+        """Note that the ``while_loop`` ``equation`` has run ``count`` iterations."""
         ...
 
 
@@ -58,30 +64,35 @@ OF_A_DTYPE: Final = frozenset(
 
 
 def wide_dtype(dtype: DType) -> DType:
-    """float64 or complex128 for what is inexact; others as they are."""
+    """Return float64 for floats, complex128 for complex dtypes, else ``dtype``."""
     if dtype in dtypes.FLOATS:
         return dtypes.float64
     return dtypes.complex128 if dtype in dtypes.COMPLEX else dtype
 
 
 def wide_array(x: Any, dtype: DType) -> Array:
-    """``x`` rounded to ``dtype``, as the wide dtype."""
+    """Round ``x`` to ``dtype``, and return it in the wide dtype of ``dtype``."""
     with np.errstate(all="ignore"):
         return np.asarray(np.asarray(x).astype(dtype)).astype(wide_dtype(dtype))
 
 
 def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
-    """``program`` in double precision, with ``hooks`` called for each equation."""
-    known: dict[Var, Var] = {}
+    """Return ``program`` in double precision, also the Programs in its params.
+
+    Literals and constants keep the values that they have in their own dtype. Sums and
+    contractions are exact until they are rounded. ``hooks``, if given, are called for
+    each equation when the result is interpreted.
+    """
+    known: dict[Var, Var] = {}  # the wide Var of each Var
 
     def var(v: Var) -> Var:
-        """The wide Var that stands for ``v``."""
+        """Return the wide Var that stands for ``v``; the first call makes it."""
         if v not in known:
             known[v] = Var(_wide_type(v.type), v.hint)
         return known[v]
 
     def atom(a: Atom) -> Atom:
-        """The wide Var or Literal that stands for ``a``."""
+        """Return the wide Var or Literal that stands for ``a``."""
         if isinstance(a, Var):
             return var(a)
         dtype = a.type.dtype
@@ -115,6 +126,7 @@ def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
 
 
 def _wide_type(type: ArrayType) -> ArrayType:
+    """Return ``type`` with its dtype widened."""
     return dataclasses.replace(type, dtype=wide_dtype(type.dtype))
 
 
@@ -130,17 +142,22 @@ def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
 
 
 def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
-    """A copy of the equation's row, whose reference computes on wide arrays."""
+    """Return the equation's primitive, with a reference that computes on wide arrays.
+
+    For a primitive of ``EXACT`` that is the exact function; one of ``OF_A_DTYPE``
+    computes in the dtypes of the equation, and its results are widened. ``hooks`` are
+    called around the reference. Other primitives without hooks stay as they are.
+    """
     primitive = primitive_of(equation)
     narrow = primitive.name in OF_A_DTYPE
     if primitive.name not in EXACT and not narrow and hooks is None:
         return primitive
     reference = EXACT.get(primitive.name, primitive.reference)
-    taken = [a.type.dtype for a in equation.inputs]
+    input_dtypes = [a.type.dtype for a in equation.inputs]
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
-        """Compute the results in wide dtypes; the hooks see operands and results."""
+        """Compute the equation's results in wide dtypes, and call the hooks."""
         if hooks is not None:
             operands = tuple(hooks.operands(equation, operands))
         if hooks is not None and primitive.name == "while_loop":
@@ -150,15 +167,17 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
             return results
         converted: Sequence[Array] = operands
         if narrow:
-            converted = [x.astype(d) for x, d in zip(operands, taken, strict=True)]
+            converted = [
+                x.astype(d) for x, d in zip(operands, input_dtypes, strict=True)
+            ]
         results = reference(*converted, **params)
-        every = list(results) if isinstance(results, (tuple, list)) else [results]
-        every = [
-            np.asarray(x).astype(t.dtype) for x, t in zip(every, types, strict=True)
+        arrays = list(results) if isinstance(results, (tuple, list)) else [results]
+        arrays = [
+            np.asarray(x).astype(t.dtype) for x, t in zip(arrays, types, strict=True)
         ]
         if hooks is None:
-            return every
-        return hooks.results(equation, operands, every)
+            return arrays
+        return hooks.results(equation, operands, arrays)
 
     return dataclasses.replace(
         primitive, reference=compute, types=lambda *_, **__: types

@@ -34,8 +34,8 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 class PartialColumnsPrinter(StagedPrinter):
     """Prints the first half of a split reduction of columns.
 
-    A work item is a chunk of rows of some columns. The sum of the columns of ``x`` is
-    printed as ::
+    A work item is a chunk of rows of a block of columns. It stores a partial result for
+    each of its columns. The sum of the columns of ``x`` is printed as ::
 
         for item in range(begin, end):
             blocks = (n1 + block - 1) // block
@@ -92,10 +92,12 @@ class PartialColumnsPrinter(StagedPrinter):
     def open_chunks(
         self, outer: Sequence[int], reduced: Sequence[int], inner: int
     ) -> dict[int, str]:
-        """Open the loop over items; returns the text of each outer axis's index.
+        """Print the start of the loop over items; return each outer axis's index text.
 
         An item has the rows from ``first`` to ``last`` of the first of the axes
         ``reduced``, and the columns from ``start`` to ``stop`` of the axis ``inner``.
+        Its number is ``(outer index * chunks + chunk) * blocks + block``, and ``part``
+        is the number without the block. Also sets ``items`` and ``grain``.
         """
         axes = self.nest.axes
         rows, width = axes[reduced[0]].extent, axes[inner].extent
@@ -121,13 +123,16 @@ class PartialColumnsPrinter(StagedPrinter):
         return self.decompose("part // chunks", outer)
 
     def partial_element(self, k: int, inner: int) -> str:
-        """The element with partial result ``k`` of the column ``i{inner}``."""
+        """Return the text of partial result ``k`` of the current column.
+
+        ``inner`` is the axis of columns: ``a_part[part * n1 + i1]``.
+        """
         return f"{self.partial_name(k)}[part * {self.extent(inner)} + i{inner}]"
 
 
 @dataclass
 class ColumnsPrinter(StagedPrinter, BlockPrinter):
-    """Whole reductions: an item computes all stages of a block of columns.
+    """Prints whole reductions of columns: an item has all stages of a block of columns.
 
     ``x / sum(x, axis=0)`` is printed as follows, with the sum cut into blocks of 64
     rows, whose sums are added to a total in float64::
@@ -163,7 +168,8 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         outer, reduced, inner = _column_axes(self)
         width = self.nest.axes[inner].extent
         height = math.prod(self.nest.axes[k].extent for k in reduced)
-        # Values kept of a column block would be as large as the block: compute again.
+        # A value that is kept for later stages would need scratch memory for all
+        # elements of the column block. So values are computed again.
         self.plan_stages(keep=False)
         blocks = math.prod(self.nest.axes[k].extent for k in outer)
         size = columns_per_item(self.nest, blocks, width, height)
@@ -181,26 +187,35 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.close()
 
     def column_row(self, value: Value) -> str:
-        """The scratch array that holds an outer value for each column of the block."""
+        """Return the scratch array with an outer value for each column of the block.
+
+        The first call allocates it.
+        """
         return self.scratch_row(f"{self.name_of(value)}_columns", value.dtype)
 
     def scratch_row(self, name: str, dtype: DType) -> str:
-        """Allocate a scratch array with an element per column; returns ``name``."""
+        """Allocate the scratch array ``name``, if it is not there, and return ``name``.
+
+        It has an element for each column of a block.
+        """
         if all(row.name != name for row in self.scratch):
             self.scratch.append(ScratchRow(name, dtype, CPU.column_block))
         return name
 
     def column_total(self, s: Reduce, column: str) -> str:
-        """The element with the total of sum ``s`` for ``column``."""
+        """Return the text of the element with the total of sum ``s`` for ``column``."""
         return f"{self.scratch_row(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
-        """The text that reads the outer value ``value`` of ``column`` from scratch."""
+        """Return the text that reads the outer value ``value`` of ``column``."""
         text = f"{self.column_row(value)}[{column} - start]"
         return self.widen(dtypes.bool_, text) if value.dtype == dtypes.bool_ else text
 
     def column_set(self, value: Value, column: str, text: str) -> None:
-        """Print the assignment of ``text`` to the outer value of ``column``."""
+        """Print the store of ``text`` as the outer value ``value`` of ``column``.
+
+        It goes to scratch memory; a bool is stored as a byte.
+        """
         if value.dtype == dtypes.bool_:
             text = self.narrow(dtypes.bool_, text)
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
@@ -228,10 +243,13 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         variables: dict[int, str],
         column: str,
     ) -> None:
-        """Print a variable with an outer value of an earlier stage, if it has none.
+        """Print the assignment of an outer value to its variable, unless it has one.
 
-        ``in_variables`` are the names of values that variables hold already;
-        ``value``'s is added. ``variables`` and ``column`` are the indices as text.
+        A value of an earlier stage is read from scratch memory; loads and counts are
+        repeated. Nothing is printed for an element's value. ``in_variables`` are the
+        names of values that are in variables already; ``value`` is added to it.
+        ``variables`` has the text of the index along each axis, ``column`` that of the
+        column.
         """
         if value.name in in_variables:
             return
@@ -247,7 +265,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def column_stage(
         self, stage: int, variables: dict[int, str], reduced: list[int], inner: int
     ) -> None:
-        """Prints one pass over the rows of the block, with the reductions of ``stage``.
+        """Print one pass over the rows of the block, with the reductions of ``stage``.
 
         Long sums are cut into blocks of rows, whose sums are added to totals.
         ``variables`` has the text of the index along each outer axis; ``reduced`` are
@@ -279,9 +297,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def begin_reductions(
         self, reduces: Sequence[Reduce], sums: Sequence[Reduce], column: str
     ) -> None:
-        """Prints a loop over ``column`` that sets ``reduces`` to their identities.
+        """Print a loop over ``column`` that sets ``reduces`` to their identities.
 
-        For those among ``sums``, which are cut into blocks, it sets the totals.
+        For reductions among ``sums``, which are cut into blocks, it sets the totals
+        instead.
         """
         if not reduces:
             return
@@ -301,10 +320,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         sums: Sequence[Reduce],
         column: str,
     ) -> None:
-        """Prints the statements of ``stage`` on one element, and its reductions.
+        """Print the statements of ``stage`` for one element, with its reductions.
 
-        ``variables`` has the text of the index along each axis, ``column`` that of the
-        column. Running sums among ``sums``, which are cut into blocks, are variables.
+        Reductions are in scratch memory. Running sums among ``sums``, which are cut
+        into blocks, are also variables. ``variables`` has the text of the index along
+        each axis, ``column`` that of the column.
         """
         in_variables: set[str] = set()
         for s in self.stage_bodies[stage]:
@@ -333,7 +353,8 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def column_run(self, s: Reduce, column: str) -> None:
         """Print the addition of a term to the running sum ``s`` of ``column``.
 
-        It is the total before the block of rows, plus the sum in the block::
+        The running sum is the total before the block of rows, plus the sum within the
+        block::
 
             a_within[i1 - start] = a_within[i1 - start] + x
             a = a_earlier[i1 - start] + a_within[i1 - start]
@@ -345,9 +366,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.line(f"{self.name_of(s.result)} = {total}")
 
     def column_parts(self, s: Reduce, column: str) -> tuple[str, str]:
-        """The elements with the running sum ``s`` in this block, and before it.
+        """Return the texts of two scratch elements for the running sum ``s``.
 
-        They are those of ``column``.
+        The first has the sum within this block of rows for ``column``, the second the
+        sum before the block.
         """
         name, dtype = self.name_of(s.result), s.result.dtype
         within, earlier = (
@@ -359,10 +381,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def open_row_blocks(
         self, last: str, size: int, sums: Sequence[Reduce], column: str
     ) -> str:
-        """Opens a loop over blocks of ``size`` rows; returns the inner loop's bounds.
+        """Print the start of a loop over blocks of ``size`` rows.
 
-        ``last`` is the text of the number of rows. The sums of each block begin at
-        their identities, for each ``column``.
+        In it, a loop over ``column`` sets the sums of the block to their identities.
+        ``last`` is the text of the number of rows. Returns the text of the bounds of
+        the loop over the block's rows.
         """
         self.open(f"for near in range(0, {last}, {size}):")
         self.open(f"for {column} in range(start, stop):")
@@ -378,7 +401,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
     def close_row_blocks(self, sums: Sequence[Reduce], column: str) -> None:
-        """Adds the ``sums`` of a block of rows to their totals, and closes its loop."""
+        """Print the addition of a block's sums to their totals, and end its loop."""
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
             total = self.column_total(s, column)
@@ -394,6 +417,6 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
 
 def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:
-    """The kept axes without the innermost, the reduced axes, the innermost axis."""
+    """Return the kept axes without the innermost, the reduced axes, the innermost."""
     inner = len(printer.nest.axes) - 1
     return [k for k in printer.kept_axes if k != inner], printer.reduced_axes, inner

@@ -20,9 +20,9 @@ class BlockPrinter(KernelPrinter):
     def open_blocks(
         self, outer: Sequence[int], inner: int, size: int, rows: int = 1
     ) -> dict[int, str]:
-        """Opens the loop over work items; returns the text of each outer axis's index.
+        """Print the start of the loop over items; return each outer axis's index text.
 
-        For one outer axis it prints ::
+        Also sets ``items`` and ``grain``. For one outer axis it prints ::
 
             for item in range(begin, end):
                 blocks = (n1 + block - 1) // block
@@ -65,7 +65,11 @@ class ElementwisePrinter(BlockPrinter):
 
     @override
     def body(self) -> None:
-        """Print the kernel by elements, tiles or blocks, whichever suits its axes."""
+        """Print the kernel: a nest of one axis by elements, others by tiles or blocks.
+
+        Tiles are for nests with an operand that is contiguous along another axis than
+        the innermost one.
+        """
         axes = self.nest.axes
         body = self.nest.statements
         if len(axes) <= 1:
@@ -84,10 +88,10 @@ class ElementwisePrinter(BlockPrinter):
         self.blocks()
 
     def blocks(self) -> None:
-        """Print items that are blocks of one axis, with all axes inside it.
+        """Print items that are blocks of one axis, with all axes inside of it.
 
-        It is the innermost axis, or one outside of short axes: each item begins with
-        divisions, whose cost should be spread over enough elements.
+        The axis is the innermost one, or one outside of short inner axes: each item
+        begins with divisions, whose cost should be spread over enough elements.
         """
         axes = self.nest.axes
         first, inner_elements = len(axes) - 1, 1
@@ -105,11 +109,11 @@ class ElementwisePrinter(BlockPrinter):
             variables[axis] = f"i{axis}"
         for s in self.nest.statements:
             self.emit(s, variables)
-        for _ in range(first, len(axes) + 1):
+        for _ in range(first, len(axes) + 1):  # loops over the axes and over items
             self.close()
 
     def tiles(self, crossing: int, inner: int) -> None:
-        """Prints items that are square tiles of the axes ``crossing`` and ``inner``.
+        """Print items that are square tiles of the axes ``crossing`` and ``inner``.
 
         An operand that is contiguous along ``crossing`` is first copied, line by line,
         into a transposed tile of scratch memory; the tile of the next item is
@@ -162,9 +166,10 @@ class ElementwisePrinter(BlockPrinter):
     def transpose_tile(
         self, operand: int, crossing: int, inner: int, variables: dict[int, str]
     ) -> None:
-        """Prints a copy of the tile of ``operand``, transposed, to scratch memory.
+        """Print a copy of the tile of ``operand``, transposed, to scratch memory.
 
-        ``variables`` has the text of the index along each axis.
+        Later loads of the operand read the copy (``staged``). ``variables`` has the
+        text of the index along each axis.
         """
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
@@ -182,15 +187,17 @@ class ElementwisePrinter(BlockPrinter):
         self.staged[operand] = element
 
     def tile_rows(self, inner: int) -> dict[int, str]:
-        """The scratch row of each result that is contiguous along ``inner``.
+        """Allocate a scratch row for each result that is contiguous along ``inner``.
 
-        Elements are computed into that row, which is stored when it is complete.
+        Returns the rows' names by operand number. Elements are computed into the row
+        (``staged``), which is stored when it is complete. The parameter ``far`` of the
+        kernel is 1 if the results are larger than the caches.
         """
         rows: dict[int, str] = {}
         written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
         read = {s.operand for s in self.nest.statements if isinstance(s, Load)}
         for operand, array in written:
-            # What is written over an operand must be where that is read.
+            # A result that overwrites an operand must be stored at once.
             if array.strides[inner] == 1 and operand not in read:
                 row = rows[operand] = f"{self.pointer(operand)}_row"
                 self.scratch.append(ScratchRow(row, array.dtype, tile_of(self.nest)))
@@ -201,12 +208,18 @@ class ElementwisePrinter(BlockPrinter):
         return rows
 
     def prefetch(self, operand: int, variables: dict[int, str]) -> None:
-        """Prints the prefetch of a row of ``operand``, from index ``variables`` on."""
+        """Print the prefetch of ``block`` elements of ``operand``.
+
+        They begin at the index that ``variables`` gives along each axis, as text.
+        """
         begin = f"{self.pointer(operand)}, {self.index(operand, variables)}"
         self.line(f"{self.use('prefetch_row')}({begin}, block)")
 
     def crossed_operands(self, crossing: int, inner: int) -> list[int]:
-        """The operands read that are contiguous along ``crossing``, not ``inner``."""
+        """Return the operands that are contiguous along ``crossing``, not ``inner``.
+
+        Results are left out.
+        """
         return [
             k
             for k, operand in enumerate(self.nest.operands)

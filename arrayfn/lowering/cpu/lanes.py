@@ -19,10 +19,11 @@ MAX_STATEMENTS: Final = 600  # of a loop over lanes, so that its kernel compiles
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """The number of elements that ``loop`` iterates independently, or 0.
+    """Return the number of elements (lanes) that ``loop`` computes independently, or 0.
 
-    They are independent if no statement of the body combines two of them: each can then
-    run all iterations by itself.
+    All arrays of the loop's body have this size or are scalars. Elements are
+    independent if no statement of the body combines two of them: each can then run all
+    iterations by itself. Returns 0 if they are not, or if the body is too long.
     """
     sizes = _extents_of_steps([loop])
     if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
@@ -33,7 +34,8 @@ def lanes_of(loop: LoopStep) -> int:
         for step in _loops([loop])
         for c in step.carries
     )
-    # One of the items stores scalars; the others would read them before they are there.
+    # Only one work item stores scalars. If they are stacked by an inner loop, other
+    # items would read them before they are stored.
     stacks_scalars = any(
         s.outer in step.results and s.inner.type.size != lanes
         for step in _loops(loop.body)
@@ -43,24 +45,30 @@ def lanes_of(loop: LoopStep) -> int:
 
 
 def _length(steps: Iterable[PlanStep]) -> int:
-    """The number of statements in the nests among ``steps``."""
+    """Return the number of statements in the nests among ``steps``."""
     nests = (step.nest for step in walk(steps) if isinstance(step, NestStep))
     return sum(len(nest.statements) for nest in nests)
 
 
 def side_by_side(loop: LoopStep, lanes: int) -> None:
-    """Mark ``loop`` and its inner loops as one kernel of ``lanes`` elements."""
+    """Mark ``loop`` and its inner loops to become one kernel over ``lanes`` elements.
+
+    Sets ``serial`` and ``lanes`` of each.
+    """
     for step in _loops([loop]):
         step.serial, step.lanes = True, lanes
 
 
 def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
-    """The loops among ``steps``, nested ones too."""
+    """Return the loops among ``steps``, nested ones too."""
     return (step for step in walk(steps) if isinstance(step, LoopStep))
 
 
 def _extents_of_steps(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The extents of all nests' axes in ``steps``; None unless all are elementwise."""
+    """Return the extents of the axes of all nests in ``steps``.
+
+    None if a step is not a loop, a branch or an elementwise nest of at most one axis.
+    """
     lanes: set[int] = set()
     for step in walk(steps):
         if isinstance(step, (LoopStep, BranchStep)):
@@ -75,9 +83,10 @@ def _extents_of_steps(steps: Iterable[PlanStep]) -> set[int] | None:
 
 
 def _extents_of_nest(nest: Nest) -> set[int] | None:
-    """The extent of the nest's axis as a set, empty without one.
+    """Return the extent of the nest's axis as a set, empty for a nest without axes.
 
-    None if the nest is not elementwise.
+    None if the nest is not elementwise, has several axes, or reads or writes an array
+    in another way than element by element.
     """
     if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
         return None
@@ -91,7 +100,7 @@ def _extents_of_nest(nest: Nest) -> set[int] | None:
         type = operand.array.type
         has_own_dtype = operand.dtype == type.dtype and _is_plain(operand.array)
         is_whole = not operand.offset and type.size in {1, *extents}
-        # A longer array that does not move along the axis is one element for all.
+        # Stride 0 reads one element for all lanes: only an array of one element may.
         allowed_strides = {0, 1} if type.size == 1 else {1}
         if (
             not has_own_dtype
@@ -103,5 +112,8 @@ def _extents_of_nest(nest: Nest) -> set[int] | None:
 
 
 def _is_plain(array: Var) -> bool:
-    """Whether a local variable can hold ``array``, if it has one element."""
+    """Return whether ``array`` is not a scalar in half precision.
+
+    Such a scalar cannot be a local variable, whose dtype would be the compute dtype.
+    """
     return array.type.size != 1 or array.type.dtype not in dtypes.HALF_PRECISION

@@ -20,29 +20,34 @@ from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 @dataclass(frozen=True)
 class Location:
-    """Where a value is stored: in ``array``, from the index ``begin`` on."""
+    """Where a value is stored: in ``array``, from the element ``begin`` on.
+
+    ``begin`` is the text of an index; "" is 0.
+    """
 
     array: Var
     begin: str = ""
 
 
 class LoopFrame(Body):
-    """The text of one loop so far, with its arguments and variables.
+    """The printed text of one loop so far, with its parameters and variables.
+
+    A *root* is the Var in whose memory other Vars lie; ``of`` returns it.
 
     Attributes:
         step: the loop.
-        of: the Var in whose memory a Var lies.
-        pointers: the parameter of each array.
+        of: a function that returns the root of a Var.
+        pointers: the name of the parameter that points to each array, by root.
         written: the arrays that the kernel writes.
-        locations: where an array lies that is not a parameter itself.
-        registers: the local variable that holds a scalar.
+        locations: where an array lies that is not a parameter itself, by root.
+        registers: the local variable that holds a scalar, by root.
         own_values: the local variable with a scalar that only one work item stores.
         loaded: the arrays that the body reads.
         used_names: all names in use.
         names_of: the name of each owner (a Var, a value of a nest, a step).
         lanes: the parameter with the number of lanes.
         outside: the arrays that steps before or after the loop use.
-        in_memory: the arrays that must lie in memory.
+        in_memory: the arrays that must lie in memory, not in local variables.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class LoopFrame(Body):
         self.outside = {self.of(var) for var in loop.arrays()}
         self.in_memory: set[Var] = set()
         carried = self.find_in_memory()
+        # If one array of a carried value is in memory, all are. Repeat until no set of
+        # arrays is partly in memory: the sets overlap.
         while any(
             self.in_memory & roots and not roots <= self.in_memory for roots in carried
         ):
@@ -83,9 +90,9 @@ class LoopFrame(Body):
             )
 
     def find_in_memory(self) -> list[set[Var]]:
-        """Find the arrays that must be in memory, and those that steps read.
+        """Fill in ``in_memory`` and ``loaded`` from the loop's steps.
 
-        An array that is used as another dtype, or by slices, must be in memory. Returns
+        An array that is read as another dtype, or in slices, must be in memory. Returns
         the arrays of each carried value: either all of them are in memory, or none.
         """
         carried: list[set[Var]] = []
@@ -114,7 +121,10 @@ class LoopFrame(Body):
     # Names.
 
     def unique(self, base: str) -> str:
-        """``base``, with a number appended if the name is in use."""
+        """Return ``base``, with a number appended if the name is in use; reserve it.
+
+        Names that kernels use themselves get an underscore.
+        """
         if OWN_NAMES.fullmatch(base):
             base += "_"
         name, number = base, 1
@@ -125,21 +135,24 @@ class LoopFrame(Body):
         return name
 
     def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``, made from ``base``; in the neutral text, a number."""
+        """Return the name of ``owner``, which the first call makes from ``base``.
+
+        In the neutral text, which is the kernel's cache key, it is a number instead.
+        """
         if owner not in self.names_of:
             neutral = f"v{len(self.names_of)}"
             self.names_of[owner] = self.unique(base if self.readable else neutral)
         return self.names_of[owner]
 
     def variable(self, root: Var, suffix: str = "") -> str:
-        """The name of the array or scalar that is stored in ``root``.
+        """Return the name of the array or scalar that is stored in ``root``.
 
-        ``suffix`` is added to it: the same Var has several names, as of its pointer.
+        ``suffix`` is appended: a Var has several names, such as that of its pointer.
         """
         return self.name_for((root, suffix), self.names.get(root, "value") + suffix)
 
     def pointer(self, root: Var) -> str:
-        """The parameter that points to the array ``root``."""
+        """Return the parameter that points to the array ``root``; add it if needed."""
         if root not in self.pointers:
             suffix = "_at" if root in self.outside else "_array"
             self.pointers[root] = self.variable(root, suffix)
@@ -148,11 +161,14 @@ class LoopFrame(Body):
     # Where values are.
 
     def location(self, root: Var) -> Location:
-        """Where an array lies that is no local variable."""
+        """Return where an array in memory lies: by default in itself."""
         return self.locations.get(root, Location(root))
 
     def register(self, root: Var) -> str | None:
-        """The variable that holds the scalar ``root``; None if it is in memory."""
+        """Return the local variable that holds the scalar ``root``.
+
+        The first call makes the variable. Returns None if the scalar is in memory.
+        """
         if root in self.registers:
             return self.registers[root]
         if (
@@ -165,22 +181,29 @@ class LoopFrame(Body):
         return self.registers[root]
 
     def can_be_variable(self, root: Var) -> bool:
-        """Whether a variable can hold the array: one element of its own dtype."""
+        """Return whether a local variable can hold the array ``root``.
+
+        It can if the array has one element, is not needed in memory, and is not in half
+        precision (a variable would have its compute dtype).
+        """
         is_one = root.type.size == 1 and root not in self.in_memory
         return is_one and root.type.dtype not in dtypes.HALF_PRECISION
 
     def element(self, root: Var, index: str = "") -> str:
-        """The text of element ``index`` of ``root`` in memory."""
+        """Return the text of element ``index`` of ``root`` in memory: ``x_at[i0]``."""
         location = self.location(root)
         terms = [t for t in (location.begin, index) if t and t != "0"]
         return f"{self.pointer(location.array)}[{' + '.join(terms) or '0'}]"
 
     def index_of(self, root: Var) -> str:
-        """The index of the element that a variable stands for; "" for 0."""
+        """Return the index of the element that a variable stands for; "" for 0.
+
+        The GPU's printer overrides this: there a variable is a thread's element.
+        """
         return ""
 
     def read(self, root: Var, index: str = "") -> str:
-        """The value of the scalar ``root``, or of its element ``index``."""
+        """Return the text that reads the scalar ``root``, or its element ``index``."""
         variable = self.own_values.get(root) or self.register(root)
         if variable is not None:
             return variable
@@ -190,7 +213,11 @@ class LoopFrame(Body):
         return text
 
     def assign(self, root: Var, value: str, index: str = "") -> None:
-        """Print the assignment of ``value`` to a scalar, or to element ``index``."""
+        """Print the assignment of ``value`` to the scalar ``root``, or to an element.
+
+        ``index`` is the element's index as text, "" for a scalar. A scalar in memory is
+        stored under the condition of ``guard``; a bool is stored as a byte.
+        """
         variable = self.register(root)
         if variable is not None:
             self.line(f"{variable} = {value}")
@@ -204,10 +231,10 @@ class LoopFrame(Body):
             self.line(f"{self.stored(root, index)} = {value}")
 
     def own_value(self, root: Var, value: str) -> str:
-        """A variable with ``value``, if the body reads the array ``root`` later.
+        """Print the assignment of ``value`` to a variable, and return the variable.
 
-        Only one work item stores that array; others read the variable. If it is not
-        read, ``value`` itself.
+        This is for a scalar ``root`` that only one work item stores, but all items
+        read. If the body does not read it, ``value`` is returned.
         """
         if root not in self.loaded:
             return value
@@ -216,37 +243,40 @@ class LoopFrame(Body):
         return self.own_values[root]
 
     def guard(self, array: Var) -> str:
-        """The condition under which a work item stores ``array``; "" without one."""
+        """Return the condition under which a work item stores ``array``, or "".
+
+        Subclasses override this.
+        """
         return ""
 
     def stored(self, root: Var, index: str = "") -> str:
-        """The text of an element that is about to be written."""
+        """Return the text of an element to store to; note that its array is written."""
         self.written.add(self.location(root).array)
         return self.element(root, index)
 
     # Text.
 
     def use(self, name: str) -> str:
-        """``name``, recorded as a function that the kernel imports."""
+        """Return ``name``, and record it as a function that the kernel imports."""
         self.imports.add(name)
         return name
 
     def integer(self, base: str, value: int) -> str:
-        """A new integer parameter, whose argument is ``value``."""
+        """Add an integer parameter, whose argument is ``value``; return its name."""
         name = self.name_for(object(), base)
         self.integers[name] = Integer(name, value)
         return name
 
     def extent(self, extent: int) -> str:
-        """The text of ``extent``: a number, or the parameter for the lanes."""
+        """Return the text of ``extent``: a number, or the parameter for the lanes."""
         is_lanes = self.step.lanes and extent == self.step.lanes
         return self.lanes if is_lanes else str(extent)
 
     def bounds(self, extent: int) -> str | None:
-        """The bounds of the loop over an axis of ``extent``.
+        """Return the text of the bounds of a loop over an axis of ``extent``.
 
-        For the axis of the lanes, these are the work item's block. None if the item has
-        only one lane, so that there is no loop.
+        For the axis of the lanes, these are the work item's block. The GPU's printer
+        returns None if the item has only one lane, so that there is no loop.
         """
         is_lanes = self.step.lanes and extent == self.step.lanes
         return "start, stop" if is_lanes else str(extent)

@@ -21,6 +21,7 @@ class InlinePrinter(StagedPrinter):
     frame: LoopFrame = field(kw_only=True)
 
     def __post_init__(self) -> None:
+        """Share the frame's lines, parameters and constants: they become its text."""
         super().__post_init__()
         frame = self.frame
         self.readable = frame.readable
@@ -63,7 +64,10 @@ class InlinePrinter(StagedPrinter):
             self.close()
 
     def open_axis(self, axis: int, variables: dict[int, str]) -> bool:
-        """Set the variable of the index along ``axis``; return whether a loop opens."""
+        """Print the start of a loop over ``axis``; return whether there is one.
+
+        Sets the text of the index along ``axis`` in ``variables``.
+        """
         variables[axis] = f"i{axis}"
         bounds = self.frame.bounds(self.nest.axes[axis].extent)
         if bounds is not None:
@@ -72,30 +76,33 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def extent(self, axis: int) -> str:
-        """The extent of ``axis`` as a number, so that LLVM unrolls short loops."""
+        """Return the extent of ``axis`` as a number: LLVM can unroll short loops."""
         return str(self.nest.axes[axis].extent)
 
     # Names and memory.
 
     def root(self, operand: int) -> Var:
-        """The Var in whose memory ``operand`` lies."""
+        """Return the Var in whose memory operand number ``operand`` lies."""
         return self.frame.of(self.nest.operands[operand].array)
 
     @override
     def name_of(self, value: Value) -> str:
-        """The variable of ``value``, unique in the whole loop."""
+        """Return the variable of ``value``, a name that is unique in the whole loop."""
         return self.frame.name_for((id(self.nest), value.name), value.name)
 
     @override
     def scalar(self, scalar: Scalar) -> str:
-        """The expression of ``scalar``; integer arguments are printed as numbers."""
+        """Return the text of ``scalar``; integer arguments are printed as numbers."""
         if isinstance(scalar, IntegerArgument):
             return str(scalar.value)
         return super().scalar(scalar)
 
     @override
     def index(self, operand: int, variables: dict[int, str]) -> str:
-        """The affine index of ``operand``, with strides as numbers: ``i0 * 4 + i1``."""
+        """Return the affine index of ``operand``, with numbers: ``i0 * 4 + i1``.
+
+        ``variables`` has the text of the index along each axis.
+        """
         array = self.nest.operands[operand]
         terms = [str(array.offset)] if array.offset else []
         for axis, stride in enumerate(array.strides):
@@ -106,19 +113,25 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
-        """The element of ``operand`` in the memory of the loop's array."""
+        """Return the text of the element of ``operand`` at the index ``variables``.
+
+        If the nest writes the operand, its array is noted as written.
+        """
         root = self.root(operand)
         if operand in self.written_operands():
             return self.frame.stored(root, self.index(operand, variables))
         return self.frame.element(root, self.index(operand, variables))
 
     def written_operands(self) -> set[int]:
-        """The numbers of the operands that the nest writes."""
+        """Return the numbers of the operands that the nest writes."""
         return {k for k, o in enumerate(self.nest.operands) if o.written}
 
     @override
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The element that ``s`` loads or stores, with computed terms of its index."""
+        """Return the text of the element that ``s`` loads or stores.
+
+        Its index is the affine index and the computed terms.
+        """
         if not s.indices:
             return self.element_at(s.operand, variables)
         terms = [
@@ -131,13 +144,17 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
-        """The expression of an index term, with its stride as a number."""
+        """Return the text of an index term, with its stride as a number."""
         name = self.name_of(term.index)
         return name if term.stride == 1 else f"{name} * {term.stride}"
 
     @override
     def load(self, s: Load, variables: dict[int, str]) -> None:
-        """Print a load from memory, or use the local variable that holds the value."""
+        """Print a load from memory, or use the local variable that holds the value.
+
+        The variable stands for the loaded value unless the nest stores to the variable
+        before the value's last use. In that case the value is copied.
+        """
         root = self.root(s.operand)
         variable = self.frame.own_values.get(root) or self.frame.register(root)
         if variable is None:
@@ -148,10 +165,10 @@ class InlinePrinter(StagedPrinter):
             self.line(f"{self.name_of(s.result)} = {variable}")
 
     def keeps_value(self, root: Var, value: Value) -> bool:
-        """Whether the variable of ``root`` has ``value`` when the nest reads it.
+        """Return whether the variable of ``root`` still has ``value`` at its last use.
 
-        It does unless a store to it comes first: if the nest reduces, which it does in
-        stages, any store may.
+        It does not if the nest stores to the variable before. In a nest that reduces,
+        statements of several stages are repeated, so any store may come before.
         """
         statements = self.nest.statements
         stores = [
@@ -166,7 +183,11 @@ class InlinePrinter(StagedPrinter):
 
     @override
     def store(self, s: Store, variables: dict[int, str]) -> None:
-        """Print a store to memory, or the assignment of a local variable."""
+        """Print a store to memory, or the assignment of a local variable.
+
+        A store is under the frame's ``guard``, if the array has one; a scalar that is
+        read later is then also kept in a variable.
+        """
         root = self.root(s.operand)
         variable = self.frame.register(root)
         if variable is None:

@@ -27,7 +27,10 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 @cache
 def cores() -> int:
-    """The number of threads to use: ``ARRAYFN_NUM_THREADS``, or the usable CPUs."""
+    """Return the number of threads: ``ARRAYFN_NUM_THREADS``, or the usable CPUs.
+
+    Raises ArgumentError for a wrong value of the variable.
+    """
     text = os.environ.get(THREADS_VARIABLE)
     if text is None:
         return min(usable_cpus(), MAX_THREADS)
@@ -39,9 +42,10 @@ def cores() -> int:
 
 
 def usable_cpus() -> int:
-    """The number of processors that this process can keep busy.
+    """Return the number of processors that this process can keep busy.
 
-    A cgroup may limit it to the time of fewer processors than it may run on.
+    A cgroup (as of a container) may limit the process to the time of fewer processors
+    than it may run on.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -52,10 +56,10 @@ def usable_cpus() -> int:
 
 @cache
 def vector_bytes() -> int:
-    """The bytes of the longest vectors that floating-point instructions take.
+    """Return the bytes of the longest vectors of floating-point instructions.
 
-    It is 64 on x86 with AVX-512 as servers have it since Skylake (F, CD, BW, DQ, VL),
-    else 32 at most. NumPy asks the processor when it is imported.
+    The result is 64 on x86 with AVX-512 as servers have it since Skylake (F, CD, BW,
+    DQ, VL), else 32, even if vectors are shorter. NumPy knows the processor's features.
     """
     module = importlib.import_module(_NUMPY)
     features: Mapping[str, bool] = vars(module)["__cpu_features__"]
@@ -66,7 +70,7 @@ def vector_bytes() -> int:
 
 @cache
 def blas_vector_bytes() -> int:
-    """The bytes of the vectors that NumPy's BLAS uses, at most ``vector_bytes``.
+    """Return the bytes of the vectors that NumPy's BLAS uses, 32 or 64.
 
     OpenBLAS names its kernels by the processor that it was detected as. Any other
     library is assumed to use the longest vectors.
@@ -76,7 +80,10 @@ def blas_vector_bytes() -> int:
 
 
 def openblas_kernels() -> str:
-    """The processor whose kernels NumPy's OpenBLAS runs; empty for other libraries."""
+    """Return the processor whose kernels NumPy's OpenBLAS runs, such as "Haswell".
+
+    Empty for other libraries.
+    """
     name = getattr(numpy_library(), "scipy_openblas_get_corename64_", None)
     if name is None:
         return ""
@@ -85,18 +92,21 @@ def openblas_kernels() -> str:
 
 
 def numpy_library() -> ctypes.CDLL:
-    """NumPy's extension module, through which the BLAS that it links to is found."""
+    """Return NumPy's extension module, through which the BLAS in it is called."""
     return ctypes.CDLL(str(importlib.import_module(_NUMPY).__file__))
 
 
 def properties() -> tuple[str, ...]:
-    """The properties of this machine that plans depend on, for cache keys."""
+    """Return the properties of this machine that plans depend on, for cache keys."""
     vectors = f"vectors {vector_bytes()}", f"BLAS's vectors {blas_vector_bytes()}"
     return f"cores {cores()}", *vectors
 
 
 def _own_group() -> str:
-    """The path of this process's cgroup (version 2), or of its first in version 1."""
+    """Return the path of this process's cgroup: of version 2, or for CPUs in version 1.
+
+    It is the first such line of /proc/self/cgroup; "/" if there is none.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -109,9 +119,10 @@ def _own_group() -> str:
 
 
 def _quotas(group: str, root: Path) -> Iterator[float]:
-    """Yield the processor quotas of the cgroup ``group`` and its parents.
+    """Yield the processor quotas of the cgroup ``group`` and of its parents.
 
-    ``root`` is where cgroups are mounted.
+    A quota is a number of processors. ``root`` is the folder where cgroups are mounted.
+    The files of version 2 and of version 1 are tried.
     """
     for base, files in ((root, ("cpu.max",)), (root / "cpu", _VERSION_1)):
         folder = base / group.lstrip("/")
@@ -128,10 +139,10 @@ _VERSION_1: Final = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 
 def _quota(files: list[Path]) -> float | None:
-    """A cgroup's quota in processors, from its ``files``; None if it has none.
+    """Return a cgroup's quota in processors, read from its ``files``, or None.
 
-    They hold two numbers: the microseconds of processor time in each period, and the
-    period.
+    The files hold two numbers: the microseconds of processor time in each period, and
+    the period.
     """
     try:
         words = [word for file in files for word in file.read_text().split()]

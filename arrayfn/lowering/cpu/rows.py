@@ -14,12 +14,15 @@ from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
 
-STRIP: Final = 256  # elements that are computed while as many are prefetched
+STRIP: Final = 256  # elements of a row that are computed while as many are prefetched
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How ``sums`` are cut: into blocks of ``size`` indices of ``axis``."""
+    """How the reductions ``sums`` are cut: into blocks of ``size`` indices of ``axis``.
+
+    Each block's sum is added to a total in a wider dtype.
+    """
 
     sums: Sequence[Reduce]
     axis: int
@@ -28,9 +31,9 @@ class Blocks:
 
 @dataclass
 class BlockedRowsPrinter(StagedPrinter):
-    """Kernels whose innermost axis is reduced, with long rows in blocks.
+    """The base of printers of kernels whose innermost axis is reduced.
 
-    The sum of a row is printed as ::
+    Sums of long rows are cut into blocks. The sum of a row is printed as ::
 
         a_total = f64(0)
         for near in range(0, n1, 4096):
@@ -41,16 +44,15 @@ class BlockedRowsPrinter(StagedPrinter):
             a_total = a_total + convert_f32_f64(a)
         a = convert_f64_f32(a_total)
 
-    ``within`` has the variable of each running sum's part inside its block.
+    ``within`` maps a running sum's name to the variable with its sum in the block.
     """
 
     within: dict[str, str] = field(default_factory=dict[str, str])
 
     def blocks(self, stage: int, strip: int = 0) -> Blocks | None:
-        """How the sums of ``stage`` are cut into blocks; None if they are not.
+        """Return how the sums of ``stage`` are cut into blocks; None if they are not.
 
-        If there is a loop over strips of ``strip`` elements, it is also the loop over
-        blocks.
+        If there is a loop over strips of ``strip`` elements, each strip is a block.
         """
         reduced = self.reduced_axes
         sums = [s for s in self.row_reductions(stage) if is_sum(s) or is_running_sum(s)]
@@ -63,9 +65,9 @@ class BlockedRowsPrinter(StagedPrinter):
         return Blocks(sums, axis, strip or size)
 
     def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
-        """Print the identities of the reductions of ``stage``.
+        """Print the first values of the reductions of ``stage``: their identities.
 
-        For sums that are cut into ``blocks`` they are those of the totals.
+        For sums that are cut into ``blocks``, the totals get them, in their dtype.
         """
         for s in self.row_reductions(stage):
             if blocks is not None and s in blocks.sums:
@@ -76,15 +78,19 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
     def open_blocks(self, first: str, last: str, size: int) -> str:
-        """Opens a loop over blocks of ``size`` indices; returns the inner bounds.
+        """Print the start of a loop over blocks of ``size`` indices.
 
-        ``first`` and ``last`` are the texts of the whole range's bounds.
+        ``first`` and ``last`` are the texts of the whole range's bounds. Returns the
+        text of the bounds of the loop over a block.
         """
         self.open(f"for near in range({first}, {last}, {size}):")
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
     def begin_block(self, blocks: Blocks) -> None:
-        """Print the identities of the sums of a block."""
+        """Print the first values of the sums of a block: their identities.
+
+        For a running sum, the total so far is also converted to the sum's dtype.
+        """
         for s in blocks.sums:
             self.line(f"{self.in_block(s)} = {self.constant(s.identity)}")
             if is_running_sum(s):
@@ -92,15 +98,15 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)}_earlier = {total}")
 
     def in_block(self, s: Reduce) -> str:
-        """The variable with the sum of this block."""
+        """Return the variable with the sum ``s`` in the current block."""
         return self.within.get(s.result.name, self.name_of(s.result))
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Prints the addition of a term to the sum ``s``.
+        """Print the addition of a term to the reduction ``s``.
 
-        A running sum is the sum before the block, plus that in the block:
-        ``a_within = a_within + x`` and ``a = a_earlier + a_within``.
+        A running sum that is cut into blocks is the sum before the block plus the sum
+        within it: ``a_within = a_within + x`` and ``a = a_earlier + a_within``.
         """
         within = self.within.get(s.result.name)
         if within is None:
@@ -113,10 +119,11 @@ class BlockedRowsPrinter(StagedPrinter):
         self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
-        """Close the loops over the reduced axes; convert totals to sums.
+        """Print the ends of the loops over the reduced axes.
 
-        ``stripped`` says that a loop over strips, which are not ``blocks``, is to be
-        closed too.
+        At the end of a block, its sums are added to the totals. After all loops, the
+        totals are converted to the sums' dtypes. ``stripped`` says that there is a loop
+        over strips, which is to be closed too if its strips are not blocks.
         """
         for axis in reversed(self.reduced_axes):
             self.close()
@@ -137,10 +144,10 @@ class BlockedRowsPrinter(StagedPrinter):
 
 @dataclass
 class RowsPrinter(BlockedRowsPrinter):
-    """Prints reductions along rows: an item is one row, computed in stages.
+    """Prints reductions along rows: a work item is one row, computed in stages.
 
-    A row is one index of the kept axes. A softmax is printed as follows; the second
-    stage prefetches the next row, strip by strip::
+    A row has the elements at one index of the kept axes. A softmax is printed as
+    follows; the second stage prefetches the next row, strip by strip::
 
         for i0 in range(begin, end):
             row = i0 * n1
@@ -165,7 +172,7 @@ class RowsPrinter(BlockedRowsPrinter):
 
     @override
     def body(self) -> None:
-        """Print a loop over rows; in it, the stages of a row."""
+        """Print a loop over rows, and in it the stages of a row."""
         kept, reduced = self.kept_axes, self.reduced_axes
         length = math.prod(self.nest.axes[k].extent for k in reduced)
         self.plan_stages()
@@ -182,7 +189,7 @@ class RowsPrinter(BlockedRowsPrinter):
         self.close()
 
     def row(self, variables: dict[int, str]) -> None:
-        """Prints all stages of one row.
+        """Print all stages of one row.
 
         ``variables`` has the text of the index along each kept axis.
         """
@@ -200,9 +207,9 @@ class RowsPrinter(BlockedRowsPrinter):
     ) -> None:
         """Print one pass over the row: the statements of ``stage``.
 
-        ``variables`` has the text of the index along each kept axis. If it
-        ``prefetches``, the pass runs in strips, and each first prefetches a strip of
-        the next row.
+        ``variables`` has the text of the index along each kept axis. With
+        ``prefetches``, the pass runs in strips, and each strip begins with a prefetch
+        of the same strip of the next row.
         """
         reduced = self.reduced_axes
         blocks = self.blocks(stage, STRIP if prefetches else 0)
@@ -222,10 +229,11 @@ class RowsPrinter(BlockedRowsPrinter):
         self.close_loops(blocks, stripped=prefetches)
 
     def prefetch_stage(self) -> int | None:
-        """The stage that prefetches the next row: the one with the highest cost.
+        """Return the stage that prefetches the next row, or None for no prefetch.
 
-        The first stage waits for memory; later ones read the cache. None if nothing is
-        prefetched.
+        It is the most expensive stage, so that the row arrives during the computation.
+        The first stage is left out: it waits for memory itself, while later stages read
+        the cache.
         """
         if len(self.reduced_axes) != 1 or not self.kept_axes or self.nest.stages == 1:
             return None
@@ -234,10 +242,10 @@ class RowsPrinter(BlockedRowsPrinter):
         return max(range(1, self.nest.stages), key=self.cost_of_stage)
 
     def cost_of_stage(self, stage: int) -> int:
-        """The cost of the stage's statements for an element.
+        """Return the cost of the stage's computations for an element.
 
-        Values that are stored between stages count only in the stage that computes
-        them.
+        The unit is that of ``Compute.cost``, relative to an addition. Values that are
+        stored between stages count only in the stage that computes them.
         """
         return sum(
             s.cost
@@ -250,7 +258,10 @@ class RowsPrinter(BlockedRowsPrinter):
         )
 
     def prefetched_operands(self) -> list[int]:
-        """The operands whose rows are contiguous, and differ between items."""
+        """Return the operands to prefetch: read, contiguous along a row, not broadcast.
+
+        A broadcast operand is the same for all rows, so it is in the cache.
+        """
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         return [
             k
@@ -261,9 +272,10 @@ class RowsPrinter(BlockedRowsPrinter):
         ]
 
     def open_strips(self) -> str:
-        """Open a loop over strips of a row; return the bounds of the loop inside it.
+        """Print the start of a loop over strips of a row, with prefetches.
 
-        Each strip prefetches the same strip of the next row.
+        Each strip begins with the prefetch of the same strip of the next row. Returns
+        the text of the bounds of the loop over a strip.
         """
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         n, min_i64 = self.extent(axis), self.use("min_i64")
@@ -279,9 +291,11 @@ class RowsPrinter(BlockedRowsPrinter):
 
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
-    """Prints rows that are also summed over: an item is a chunk of rows.
+    """Prints rows with totals over the rows: a work item is a chunk of rows.
 
-    Around the rows of ``RowsPrinter`` it prints ::
+    A total has an element for each element of a row: the sum over all rows. The kernel
+    stores each chunk's totals as partial results. Around the rows of ``RowsPrinter``,
+    this class prints ::
 
         for item in range(begin, end):
             first = item * chunk
@@ -320,13 +334,13 @@ class RowTotalsPrinter(RowsPrinter):
         self.close()
 
     def total(self, k: int) -> str:
-        """The element of partial results ``k`` for the current element of the row."""
+        """Return the text of partial result ``k`` for the row's current element."""
         (reduced,) = self.reduced_axes
         return f"{self.partial_name(k)}[item * {self.extent(reduced)} + i{reduced}]"
 
     @override
     def accumulate(self, s: Reduce) -> None:
-        """Print the addition of a term; totals over rows are in memory."""
+        """Print the addition of a term to ``s``; a total over rows is in memory."""
         if not s.across:
             super().accumulate(s)
             return
@@ -337,9 +351,10 @@ class RowTotalsPrinter(RowsPrinter):
 
 @dataclass
 class PartialRowsPrinter(BlockedRowsPrinter):
-    """Reductions to one value: an item is a chunk of the first axis.
+    """Prints the first half of a split reduction to one value.
 
-    It prints the blocks of its chunk, and then ``a_part[item] = a``.
+    A work item is a chunk of the first axis. It reduces its chunk, in blocks, and
+    stores the partial result: ``a_part[item] = a``.
     """
 
     @override

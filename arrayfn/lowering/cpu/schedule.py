@@ -27,27 +27,27 @@ Shape = Literal["elementwise", "rows", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class CpuConfig:
-    """The properties of a CPU that schedules depend on."""
+    """The numbers by which schedules are chosen, for any CPU."""
 
     block: int = 4096  # elements of the innermost axis in one item
-    short: int = 64  # elements that are too few for a work item
+    short: int = 64  # with fewer inner elements, an item takes several rows of them
     tile: int = 64  # the most rows and columns of a tile of transposed operands
     tile_bytes: int = 1 << 15  # of a tile, which is to stay in a core's L1 cache
     untiled: int = 1024  # elements of a batch's matrix that stays cached without tiles
-    column_block: int = 512  # columns in one item
-    min_columns: int = 64
+    column_block: int = 512  # the most columns in one item
+    min_columns: int = 64  # the fewest columns in one item, if there are as many
     chunk: int = 16384  # elements of a chunk of a split reduction
     far_bytes: int = 1 << 24  # results larger than this are written past the caches
-    item_ns: float = 0.5  # a statement on one element, with its share of memory
-    chunk_ns: float = 12_000.0  # work worth giving to a thread
-    keep_cost: int = 4  # a value dearer than this is kept, not computed again
+    item_ns: float = 0.5  # nanoseconds of a statement of cost 4 on one element
+    chunk_ns: float = 12_000.0  # nanoseconds of work worth giving to a thread
+    keep_cost: int = 4  # a value that costs more is kept for later stages
 
 
 CPU: Final = CpuConfig()
 
 
 def shape_of(nest: Nest) -> Shape:
-    """The shape of kernel that ``nest`` becomes: elementwise, rows or columns."""
+    """Return the shape of the kernel of ``nest``: elementwise, rows or columns."""
     if not any(axis.reduced for axis in nest.axes):
         has_reduction = any(isinstance(s, Reduce) for s in nest.statements)
         return "rows" if has_reduction else "elementwise"
@@ -55,10 +55,11 @@ def shape_of(nest: Nest) -> Shape:
 
 
 def is_split(nest: Nest) -> bool:
-    """Whether ``nest`` is split into two kernels: partial results, and their sum.
+    """Return whether ``nest`` is split into two kernels: partial results, their sum.
 
-    This holds even where the extents at hand make a single chunk: the same two kernels
-    then serve every shape, and a new shape compiles nothing.
+    A reduction of one stage is split if it gives one value, or if its innermost axis is
+    kept. The extents do not matter, even if they make a single chunk: so the same two
+    kernels serve every shape, and no other shape compiles new ones.
     """
     if nest.stages > 1 or not any(axis.reduced for axis in nest.axes):
         return False
@@ -70,16 +71,17 @@ def is_split(nest: Nest) -> bool:
 
 
 def crossing_axis(nest: Nest) -> int | None:
-    """The axis along which an operand is contiguous while the innermost is not.
+    """Return an axis along which an operand is contiguous, unlike along the innermost.
 
-    None if there is none. Such an elementwise nest runs in tiles, so that a cache line
-    is used up while it is cached. Batches of small matrices need no tiles, as a whole
-    matrix stays in the cache. (So does a single small one, but it shares the kernel of
-    larger ones.)
+    None if there is none. An elementwise nest with such an operand, such as ``x +
+    y.T``, runs in tiles, so that a cache line is used up while it is cached. Batches of
+    small matrices need no tiles, because a whole matrix stays in the cache. (So does a
+    single small one, but it shares the kernel of larger ones.)
     """
     if nest.has_computed_indices:
         return None
     inner = len(nest.axes) - 1
+    # In a batch, matrices of up to ``CPU.untiled`` elements are not tiled.
     min_extent = CPU.untiled // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
     for operand in nest.operands:
         for axis in range(inner):
@@ -91,7 +93,7 @@ def crossing_axis(nest: Nest) -> int | None:
 
 
 def tile_of(nest: Nest) -> int:
-    """The rows and columns of a tile: fewer for large elements."""
+    """Return the rows (and columns) of a square tile: fewer for large elements."""
     widest = max(operand.dtype.itemsize for operand in nest.operands)
     tile = CPU.tile
     while tile * tile * widest > CPU.tile_bytes:
@@ -100,7 +102,7 @@ def tile_of(nest: Nest) -> int:
 
 
 def work_per_element(nest: Nest) -> float:
-    """An estimate of the nanoseconds that one element takes."""
+    """Return an estimate of the nanoseconds that one element of ``nest`` takes."""
     cost = sum(
         s.cost if isinstance(s, Compute) else 1
         for s in nest.statements
@@ -110,7 +112,7 @@ def work_per_element(nest: Nest) -> float:
 
 
 def grain_of(nest: Nest, elements_per_item: int) -> int:
-    """The smallest number of items worth giving to a thread.
+    """Return the smallest number of work items worth giving to a thread.
 
     An item has ``elements_per_item`` elements.
     """
@@ -119,11 +121,11 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
 
 
 def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
-    """The number of columns in a work item.
+    """Return the number of columns in a work item.
 
-    It is the configuration's, or less if there would be fewer items than cores, as long
-    as each is worth a thread. Columns are independent, so results have the same bits
-    for any number.
+    It is ``CPU.column_block``, halved while there would be fewer items than cores and
+    half of the columns would still be worth a thread. Columns are independent, so
+    results have the same bits for any number.
 
     Args:
         nest: the nest, whose innermost axis is the columns.
@@ -142,8 +144,9 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
 
 
 def chunk_size(extent: int, per_index: int) -> int:
-    """How many indices of the first reduced axis form a chunk.
+    """Return how many indices of the first reduced axis form a chunk.
 
-    It is at most ``extent``. ``per_index`` is the number of elements at one index.
+    ``extent`` is the axis's extent, the most. ``per_index`` is the number of elements
+    at one index. A chunk has about ``CPU.chunk`` elements.
     """
     return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

@@ -7,9 +7,8 @@ are indices. Extents are printed as numbers, so that short loops are unrolled: u
 other kernels, these are compiled again for other shapes (not for other lengths).
 
 A loop with ``lanes`` is such a kernel of arrays of any size: a work item is a block of
-elements, which go through all iterations (see ``lanes``). ``scan(lambda x, s: x +
-sin(x)
-* s, x, steps)`` is printed as ::
+elements, which go through all iterations (see ``lanes``). A scan over ``steps`` that
+carries ``x`` to ``x + sin(x) * step`` is printed as ::
 
     for item in range(begin, end):
         start = item * width
@@ -64,7 +63,7 @@ def kernel_of(
     storage: Storage,
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep]:
-    """The kernel of ``loop``, and the step that calls it.
+    """Print the kernel of ``loop``; return it and the step that calls it.
 
     Args:
         printer: the class that prints it, for a CPU or a GPU.
@@ -105,7 +104,10 @@ def kernel_of(
 
 
 def _trip_count(loop: LoopStep) -> int | None:
-    """The largest trip count of ``loop`` and of loops in it; None if unknown."""
+    """Return the largest number of iterations in ``loop``, with those of inner loops.
+
+    That is the product of its trip count and the largest one inside; None if unknown.
+    """
     inner = [_trip_count(step) for step in loop.body if isinstance(step, LoopStep)]
     counts = [n for n in inner if n is not None]
     if loop.count is None or len(counts) < len(inner):
@@ -114,20 +116,21 @@ def _trip_count(loop: LoopStep) -> int | None:
 
 
 def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
-    """Whether ``step`` is a loop; narrows its type."""
+    """Return whether ``step`` is a loop; type checkers then know its type."""
     return isinstance(step, LoopStep)
 
 
 class LoopPrinter(LoopFrame):
-    """Prints the kernel of one loop. A work item is ``block`` of the lanes.
+    """Prints the kernel of one loop. A work item is a block of lanes.
 
     Attributes:
-        looks: whether the loop ends early if the user interrupts the run.
+        block: the lanes of a work item.
+        is_interruptible: whether the loop ends early if the user interrupts the run.
         threads: threads of a block, on a GPU.
-        items: the last parameters, which give the range of work items.
-        items_text: what the docstring says of them.
-        titles: the primitives of the nests, for the title.
-        work: the estimated nanoseconds of one element.
+        items: the names of the last parameters, which give the range of work items.
+        items_text: the sentence about ``items`` in the printed kernel's docstring.
+        titles: the primitives of the nests, for the printed kernel's title.
+        work: the estimated nanoseconds of one element in one iteration.
     """
 
     block = BLOCK
@@ -160,7 +163,10 @@ class LoopPrinter(LoopFrame):
 
     @override
     def guard(self, array: Var) -> str:
-        """The ``if`` before the store of a scalar, which only the first item makes."""
+        """Return the condition for the store of a scalar: only the first item does it.
+
+        Returns "" for arrays of all lanes, and if the loop has no lanes.
+        """
         is_scalar = self.step.lanes > 0 and array.type.size == 1
         return "item == 0" if is_scalar else ""
 
@@ -182,7 +188,7 @@ class LoopPrinter(LoopFrame):
         self.finish()
 
     def steps(self, steps: Sequence[PlanStep]) -> None:
-        """Print ``steps``, nests, loops and branches of the body."""
+        """Print ``steps``: nests, loops and branches of the body."""
         for step in steps:
             if isinstance(step, NestStep):
                 self.titles += step.nest.primitives
@@ -195,7 +201,11 @@ class LoopPrinter(LoopFrame):
                 self.branch(step)
 
     def branch(self, step: BranchStep) -> None:
-        """Print a branch as a chain of ``if`` and ``else``."""
+        """Print a branch as a chain of ``if`` and ``else``.
+
+        Block k is chosen if the index is at most k and no earlier block was chosen; the
+        last block needs no condition. So an index outside of the blocks is clamped.
+        """
         index = self.read(self.of(step.index))
         last = len(step.branches) - 1
         for number, branch in enumerate(step.branches):
@@ -213,7 +223,11 @@ class LoopPrinter(LoopFrame):
             self.close()
 
     def loop(self, step: LoopStep) -> None:
-        """Print a loop with its carried values and slices."""
+        """Print a loop with its carried values and slices.
+
+        Carries are set before the loop, advanced at the end of an iteration, and copied
+        to the results after the loop.
+        """
         carries = [c for c in step.carries if self.enter(c)]
         depth = self.depth
         if step.predicate is not None:
@@ -229,17 +243,16 @@ class LoopPrinter(LoopFrame):
             self.advance(c)
         if len(self.lines) == line_count:
             self.line("pass")
-        self.depth = depth
+        self.depth = depth  # ends all loops that were opened since
         for c in carries:
             self.leave(c)
 
     def locate_slices(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Record where the slices of an iteration begin.
+        """Record at which element the slices of an iteration begin, in ``locations``.
 
-        ``xs_at`` is the index of the slice of ``iteration``, the variable of the
-        iteration; ``iterations`` is the text of the trip count. If the loop is
-        reversed, it prints ``iteration_back = iterations - 1 - iteration``, which
-        counts backwards.
+        ``iteration`` is the variable that counts the iterations, ``iterations`` the
+        text of the trip count. If a slice moves backwards, a variable that counts
+        backwards is printed first: ``iteration_back = iterations - 1 - iteration``.
         """
         backwards = ""
         for s in step.slices:
@@ -256,7 +269,10 @@ class LoopPrinter(LoopFrame):
             self.locations[self.of(s.inner)] = Location(outer.array, begin)
 
     def open_while(self, step: LoopStep, condition: str) -> None:
-        """Opens a loop while ``condition`` holds, which an interrupt ends."""
+        """Print the start of a loop that runs while ``condition`` holds.
+
+        An interrupt by the user ends it, if the kernel is interruptible.
+        """
         if not self.is_interruptible:
             self.open(f"while {condition}:")
             return
@@ -267,10 +283,16 @@ class LoopPrinter(LoopFrame):
         self.line(f"{iteration} = {iteration} + 1")
 
     def open_for(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Open a loop over iterations; a long one is nested, to be interruptible.
+        """Print the start of a loop over the iterations of ``step``.
 
         ``iteration`` is the name of its variable, ``iterations`` the text of its trip
-        count.
+        count. A long loop is printed as two nested loops, and the outer one looks for
+        an interrupt by the user before each part::
+
+            for iteration_first in range(0, iterations, part_iterations):
+                if interrupted(0):
+                    break
+                for iteration in range(iteration_first, min_i64(...)):
         """
         inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
         part = max(1, ITERATIONS_BETWEEN_CHECKS // inside)
@@ -285,20 +307,22 @@ class LoopPrinter(LoopFrame):
         self.open(f"for {iteration} in range({first}, {last}):")
 
     def break_if_interrupted(self, iteration: str) -> None:
-        """Prints ``if interrupted(iteration): break``.
+        """Print ``if interrupted(iteration): break``.
 
-        The function looks for an interrupt at some iterations only.
+        ``interrupted`` looks for an interrupt at some iterations only.
         """
         self.open(f"if {self.use('interrupted')}({iteration}):")
         self.line("break")
         self.close()
 
     def enter(self, c: CarriedValue) -> bool:
-        """Copy a carried value to its variable or memory inside the loop.
+        """Print what sets the carry ``c`` to its initial value before the loop.
 
-        Returns whether ``advance`` must make the next value the current one at the end
-        of an iteration. It need not if an outer loop does so, or if the next value is
-        written over the current one (without a ``second`` buffer).
+        The carry is kept in a local variable if its values can be variables, else in
+        memory: of the result, or (if the next value is written over the current one) of
+        ``current``. Returns whether ``advance`` must make the next value the current
+        one at the end of an iteration. It need not if an outer loop has the same
+        variable, or if the next value is written over the current one.
         """
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)
@@ -326,7 +350,10 @@ class LoopPrinter(LoopFrame):
         return True
 
     def advance(self, c: CarriedValue) -> None:
-        """Print the assignment of a carry's next value to its current one."""
+        """Print the assignment of a carry's next value to its current one.
+
+        Nothing is printed if both are the same array.
+        """
         current, following = self.of(c.current), self.of(c.next)
         if current is following:
             return
@@ -336,7 +363,11 @@ class LoopPrinter(LoopFrame):
             self.copy(following, current)
 
     def leave(self, c: CarriedValue) -> None:
-        """Print the assignment of a carry's last value to the loop's result."""
+        """Print the assignment of a carry's last value to the loop's result.
+
+        Nothing is printed for a carry in memory, whose last value is in the result, and
+        for a variable that is the result itself. The carry's variables are forgotten.
+        """
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
             result = self.of(c.result)
@@ -347,7 +378,7 @@ class LoopPrinter(LoopFrame):
             self.assign(result, value, self.index_of(current))
 
     def copy(self, source: Var, target: Var) -> None:
-        """Print a copy of an array, element by element."""
+        """Print a copy of an array, element by element: of lanes, the item's block."""
         bounds = self.bounds(target.type.size)
         if bounds is not None:
             self.open(f"for i0 in range({bounds}):")
@@ -384,5 +415,5 @@ class LoopPrinter(LoopFrame):
         )
 
     def vocabularies(self) -> list[tuple[str, set[str]]]:
-        """The modules that the kernel imports from, with the names used."""
+        """Return the modules that the kernel imports from, with the names it uses."""
         return [("scalars", self.imports)]

@@ -32,8 +32,10 @@ def print_kernel(
 ) -> ScheduledKernel:
     """Schedule and print the kernel of ``nest``, called ``name``.
 
-    Returns it with what a call of it needs. With ``partials``, the nest is the first
-    half of a split reduction: it stores these partial results.
+    Returns the kernel with what a call of it needs. With ``partials``, the nest is the
+    first half of a split reduction: the kernel stores these partial results. The kernel
+    is printed twice: with readable names, and with neutral names, whose text is the
+    cache key.
     """
     printer = (_PARTIAL if partials else _WHOLE)[shape_of(nest)]
     if nest.has_totals:

@@ -42,8 +42,9 @@ class StagedPrinter(KernelPrinter):
     def plan_stages(self, keep: bool = True) -> None:
         """Decide which statements each stage runs: fill in the attributes.
 
-        A value that costs much is stored for the stages that need it again; with
-        ``keep`` false every value is recomputed.
+        A stage runs its reductions and stores, and all that they need. A value that an
+        earlier stage has computed is computed again if that is cheap, else stored by
+        the first stage and loaded. With ``keep`` false, every value is computed again.
         """
         nest = self.nest
         for stage in range(nest.stages):
@@ -54,6 +55,7 @@ class StagedPrinter(KernelPrinter):
                 if s.stage == stage and (isinstance(s, Reduce) or is_element_store(s))
                 for value in uses(s)
             ]
+            # Follow the operands of reductions and stores back to loads.
             while pending:
                 name = pending.pop()
                 s = self.producers[name]
@@ -64,6 +66,7 @@ class StagedPrinter(KernelPrinter):
                 if isinstance(s, Compute):
                     costs_much = self.recompute_cost(name) > CPU.keep_cost
                     if keep and first < stage and costs_much:
+                        # ``keep_rows`` chooses the place. The operands are not needed.
                         self.stored_in.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
@@ -77,7 +80,7 @@ class StagedPrinter(KernelPrinter):
             self.stage_bodies.append(body)
 
     def recompute_cost(self, name: str) -> int:
-        """The cost of computing the value ``name`` again.
+        """Return the cost of computing the value ``name`` again, with its operands.
 
         Operands that are loads, or stored between stages, cost nothing.
         """
@@ -96,10 +99,10 @@ class StagedPrinter(KernelPrinter):
         return total
 
     def keep_rows(self, elements: int) -> None:
-        """Choose where values are stored between stages.
+        """Choose where the values of ``stored_in`` are stored between stages.
 
-        That is an output with the same values and dtype, else a scratch array of
-        ``elements`` elements.
+        That is an output to which the nest stores the same value in the same dtype,
+        else a new scratch array of ``elements`` elements.
         """
         for name in self.stored_in:
             s = self.producers[name]
@@ -127,17 +130,17 @@ class StagedPrinter(KernelPrinter):
     # Sums: totals of blocks.
 
     def total_of(self, s: Reduce) -> str:
-        """The variable with the total of the blocks of sum ``s``."""
+        """Return the variable with the total of the blocks of sum ``s``."""
         return f"{self.name_of(s.result)}_total"
 
     def total_identity(self, s: Reduce) -> str:
-        """The identity of sum ``s`` in the dtype of totals."""
+        """Return the text of the identity of sum ``s`` in the dtype of totals."""
         return self.constant(Constant(s.identity.value, total_dtype(s)))
 
     def plus(self, s: Reduce, total: str, term: str) -> str:
-        """The expression ``total + term``, in the dtype of totals.
+        """Return the expression ``total + term``, in the dtype of totals.
 
-        ``term`` has the dtype of the sum ``s``.
+        ``term`` has the dtype of the sum ``s`` and is converted.
         """
         functions = widening(s)
         converted = f"{self.use(functions[0])}({term})" if functions else term
@@ -145,24 +148,24 @@ class StagedPrinter(KernelPrinter):
         return self.expression(f"add_{suffix}", [total, converted])
 
     def from_total(self, s: Reduce, total: str) -> str:
-        """The expression ``total``, converted to the dtype of the sum ``s``."""
+        """Return the expression ``total``, converted to the dtype of the sum ``s``."""
         functions = widening(s)
         return f"{self.use(functions[1])}({total})" if functions else total
 
     def narrow_partial(self, partial: Partial, text: str) -> str:
-        """A partial result, narrowed to the dtype that it is stored in."""
+        """Return the text of a partial result as it is stored: a bool as a byte."""
         is_bool = partial.reduce.result.dtype == dtypes.bool_
         return self.narrow(dtypes.bool_, text) if is_bool else text
 
     def widen_partial(self, partial: Partial, text: str) -> str:
-        """A stored partial result, widened to its compute dtype."""
+        """Return the text of a stored partial result as a value: a byte as a bool."""
         is_bool = partial.reduce.result.dtype == dtypes.bool_
         return self.widen(dtypes.bool_, text) if is_bool else text
 
     def add_to_partial(self, k: int, s: Reduce, element: str) -> None:
-        """Prints the addition of a term of ``s`` to partial result ``k``.
+        """Print the addition of a term of ``s`` to partial result ``k`` in memory.
 
-        ``element`` is the text of the element in memory that holds it.
+        ``element`` is the text of the element that holds the partial result.
         """
         partial = self.partials[k]
         before = self.widen_partial(partial, element)
@@ -170,7 +173,10 @@ class StagedPrinter(KernelPrinter):
         self.line(f"{element} = {self.narrow_partial(partial, total)}", s.source)
 
     def row_index(self) -> str:
-        """The row-major index of an element over the reduced axes, as text."""
+        """Return the text of an element's row-major index over the reduced axes.
+
+        For two axes it is ``(i1) * n2 + i2``.
+        """
         text = ""
         for axis in self.reduced_axes:
             i = f"i{axis}"
@@ -180,7 +186,7 @@ class StagedPrinter(KernelPrinter):
     def stage_loop_body(
         self, stage: int, variables: dict[int, str], row_index: str
     ) -> None:
-        """Prints the statements of ``stage`` inside its innermost loop.
+        """Print the statements of ``stage`` inside its innermost loop.
 
         ``variables`` has the text of the index along each axis; ``row_index`` is the
         text of the element's index in scratch arrays.
@@ -198,8 +204,9 @@ class StagedPrinter(KernelPrinter):
     ) -> None:
         """Print a value that is stored between stages: its computation, or its load.
 
-        Its first stage prints ``d = exp_f32(c)`` and ``d_row[i1] = d``, later ones ``d
-        = d_row[i1]``. The parameters are those of ``stage_loop_body``.
+        In its first stage, this prints ``d = exp_f32(c)`` and ``d_row[i1] = d``; in
+        later stages ``d = d_row[i1]``. A value that an output holds is stored by the
+        output's own store. The parameters are those of ``stage_loop_body``.
         """
         location, name = self.stored_in[s.result.name], self.name_of(s.result)
         is_in_scratch = isinstance(location, str)
@@ -219,5 +226,8 @@ class StagedPrinter(KernelPrinter):
 
 
 def _is_element(s: Statement) -> bool:
-    """Whether ``s`` is an element-level statement that is no reduction."""
+    """Return whether ``s`` computes or stores a value for each element.
+
+    A reduction does not.
+    """
     return not isinstance(s, Reduce) and s.level == "element"

@@ -35,25 +35,29 @@ _WIDE: Final = {
 
 
 def is_sum(s: Reduce) -> bool:
-    """Whether ``s`` adds up floats or complex numbers, in an order of our choice."""
+    """Return whether ``s`` adds up floats or complex numbers in any order."""
     return s.function.startswith("accumulate_add_") and s.result.dtype in _WIDE
 
 
 def is_running_sum(s: Reduce) -> bool:
-    """Whether ``s`` is a cumulative sum of narrow floats, which stores every sum."""
+    """Return whether ``s`` is a running sum, in order, of a dtype that has a wider one.
+
+    Every sum of it is stored, as in a cumulative sum.
+    """
     dtype = s.result.dtype
     return s.function.startswith("add_") and _WIDE.get(dtype, dtype) != dtype
 
 
 def total_dtype(s: Reduce) -> DType:
-    """The dtype of totals of the sum ``s``."""
+    """Return the dtype of the totals of the sum ``s``: float64 or complex128."""
     return _WIDE[s.result.dtype]
 
 
 def widening(s: Reduce) -> tuple[str, str] | None:
-    """The functions that convert to the dtype of totals and back, or None.
+    """Return the functions that convert ``s`` to the dtype of its totals and back.
 
-    None if the dtypes are equal.
+    For example ``("convert_f32_f64", "convert_f64_f32")``; None if the dtypes are
+    equal.
     """
     narrow, wide = short_name(s.result.dtype), short_name(total_dtype(s))
     if narrow == wide:
@@ -62,7 +66,10 @@ def widening(s: Reduce) -> tuple[str, str] | None:
 
 
 def row_block(nest: Nest, reduced: Sequence[int]) -> int:
-    """The number of elements in a block of a row, over the axes ``reduced``."""
+    """Return the number of elements in a block of a row over the axes ``reduced``.
+
+    Blocks of running sums, and of elements that are not contiguous, are shorter.
+    """
     if any(isinstance(s, Reduce) and is_running_sum(s) for s in nest.statements):
         return RUNNING_BLOCK
     inner = reduced[-1]
@@ -75,11 +82,12 @@ def row_block(nest: Nest, reduced: Sequence[int]) -> int:
 
 
 def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
-    """How to cut a sum over the axes ``reduced``: ``(axis, indices per block)``.
+    """Return how to cut a sum over the axes ``reduced``: ``(axis, indices per block)``.
 
-    Blocks have about ``block`` elements. None if all of the sum fits in a block.
+    A block has that many indices of the axis, and all of the axes inside of it: at most
+    about ``block`` elements. None if all of the sum fits in a block.
     """
-    inside = 1
+    inside = 1  # elements at one index of ``axis``
     for axis in reversed(reduced):
         extent = nest.axes[axis].extent
         if inside * extent > block:
@@ -91,10 +99,11 @@ def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | Non
 def chunk_rows(
     nest: Nest, rows: Sequence[int], size: int, reduces: Iterable[Reduce]
 ) -> int:
-    """How many indices of the first of the axes ``rows`` a chunk of sums has.
+    """Return how many indices of the first of the axes ``rows`` a chunk has.
 
-    It is ``size``, or fewer, so that a chunk does not add up too many terms.
-    ``reduces`` are the reductions whose partial results are stored for each column.
+    It is ``size``, or fewer if one of ``reduces`` is a sum: a chunk adds up at most
+    ``CHUNK_ROWS`` terms one after the other. ``reduces`` are the reductions whose
+    partial results are stored for each column.
     """
     if not any(map(is_sum, reduces)):
         return size

@@ -39,12 +39,15 @@ TWO_OVER_PI = (0, 0, *(int(_DIGITS[k : k + 8], 16) for k in range(0, len(_DIGITS
 
 
 def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
-    """Reduce an angle: ``(n, r)`` with ``a = n pi/2 + r``; n is modulo 4.
+    """Reduce an angle ``a``: return ``(n, r)`` with ``a = n pi/2 + r``.
 
-    It holds for ``0 <= a <= limit``.
+    ``a`` is from 0 to the ``LIMIT`` of its format. n is the nearest integer to ``a
+    2/pi``, so |r| is about pi/4 at most; r is a pair. Only the low bits of the returned
+    n are right: use it modulo 4.
     """
     f = reals(m, a)
     first, second, third = HALF_PI[f.dtype]
+    # Adding ``rounding_shift`` rounds to an integer, in the lowest bits of the sum.
     shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))
     n = shifted - f.rounding_shift
     r = m.fma(n, -first, a)
@@ -55,12 +58,14 @@ def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
 
 
 def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
-    """``reduce`` for any finite f64 ``a >= 2**17``.
+    """Reduce any finite f64 angle ``a >= 2**17``, with the result of ``reduce``.
 
-    ``a = M 2**E`` with an integer M of 53 bits. Of 2/pi, the bits that make multiples
-    of 4 in the product are skipped and the next 192 kept: after the top two bits (the
-    quadrant) 190 bits of fraction remain, of which M's width, 53, are not exact. A
-    double comes no nearer to a multiple of pi/2 than 2**-62.
+    ``a = M 2**E`` with an integer M of 53 bits. The product ``a 2/pi`` is needed modulo
+    4. So those high bits of 2/pi are skipped whose products with M are multiples of 4,
+    and the next 192 bits are multiplied by M. The product's top two bits are the
+    quadrant, and 190 bits of fraction follow, of which the last 53 are not exact. A
+    double comes no nearer to a multiple of pi/2 than 2**-62, so enough exact bits
+    remain.
     """
     f = FORMATS["f64"]
     raw = m.reinterpret(a, "u64")
@@ -70,10 +75,13 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     word, shift = skip >> 5, m.reinterpret(skip & 31, "u64")
     words = [m.lookup(TWO_OVER_PI, word + k) for k in range(7)]
     mask = 0xFFFFFFFF
+    # The 192 bits from bit ``skip`` on, as 6 words of 32 bits, the lowest word first.
     window = [
         (((words[k] << 32) | words[k + 1]) >> (32 - shift)) & mask
         for k in reversed(range(6))
     ]
+    # Multiply the 6 words by the two words of M as in long multiplication; only the low
+    # 192 bits of the product are kept.
     low_half, high_half = mantissa & mask, mantissa >> 32
     product: list[Value] = []
     carry = m.constant("u64", 0)
@@ -84,6 +92,7 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     for k in range(5):
         carry = high_half * window[k] + (product[k + 1] + (carry >> 32))
         product[k + 1] = carry & mask
+    # The first 128 bits of the fraction, after the two bits of the quadrant.
     high = (product[5] << 34) | (product[4] << 2) | (product[3] >> 30)
     low = (product[3] << 34) | (product[2] << 2) | (product[1] >> 30)
     # Round to the nearest quadrant, so that the fraction becomes signed.
@@ -91,6 +100,7 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     quadrant = (product[5] >> 30) + m.convert(negative, "u64")
     high = m.select(negative, ~high, high)
     low = m.select(negative, ~low, low)
+    # The fraction as a pair of floats, then times pi/2.
     parts = (high >> 32, high & mask, low >> 32, low & mask)
     terms = [
         m.convert(part, "f64") * 2.0 ** (-32 * (k + 1)) for k, part in enumerate(parts)

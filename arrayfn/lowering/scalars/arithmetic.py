@@ -40,13 +40,17 @@ class FloatFormat:
     """A binary floating-point format and constants derived from it."""
 
     dtype: str
-    bits: int
-    mantissa: int
-    integer: str
+    bits: int  # in all
+    mantissa: int  # bits of the fraction field
+    integer: str  # the signed integer dtype of the same width
 
     @property
     def bias(self) -> int:
-        """The exponent field of 1.0."""
+        """The exponent field of 1.0: 127 for f32, 1023 for f64.
+
+        The field has ``bits - mantissa - 1`` bits, and the bias fills all but the top
+        one.
+        """
         return (1 << (self.bits - self.mantissa - 2)) - 1
 
     @property
@@ -71,15 +75,15 @@ class FloatFormat:
 
     @property
     def rounding_shift(self) -> float:
-        """1.5 * 2**mantissa: adding it rounds a float to an integer.
+        """1.5 * 2**mantissa: adding it rounds a float of moderate size to an integer.
 
-        The low bits of the sum are the integer.
+        The low bits of the sum are that integer, in two's complement.
         """
         return 1.5 * 2.0**self.mantissa
 
     @property
     def rounding_shift_bits(self) -> int:
-        """The bits of ``rounding_shift``."""
+        """The bits of ``rounding_shift``: exponent field and highest fraction bit."""
         return ((self.bias + self.mantissa) << self.mantissa) | (
             1 << (self.mantissa - 1)
         )
@@ -92,7 +96,7 @@ FORMATS = {
 
 
 def width(dtype: str) -> int:
-    """The bits of a value of an integer, float or boolean dtype."""
+    """Return the bits of a value of an integer, float or bool dtype: 1 for a bool."""
     return 1 if dtype == "bool" else int(dtype.lstrip("biuf"))
 
 
@@ -100,124 +104,134 @@ class Arithmetic(Protocol):
     """The operations of formulas besides Python's operators."""
 
     def dtype(self, x: Value) -> str:
-        """The dtype's name of a value."""
+        """Return the name of the value's dtype."""
         ...
 
     def constant(self, dtype: str, value: float | bool) -> Value:
-        """A value of ``dtype``; ``value`` is exact in it or rounded to nearest."""
+        """Return ``value`` as a constant of ``dtype``, rounded to nearest if needed."""
         ...
 
     def convert(self, x: Value, dtype: str) -> Value:
-        """The nearest value of another dtype.
+        """Return ``x`` converted to ``dtype``: the nearest float, or an integer.
 
-        Integers wrap; floats truncate, and must lie in the range of an integer dtype.
+        Integers wrap; floats are truncated, and must lie in the range of an integer
+        dtype.
         """
         ...
 
     def to_half_bits(self, x: Value) -> Value:
-        """An f32 rounded to float16, as the u16 of its bits."""
+        """Round an f32 to float16; return the bits as a u16."""
         ...
 
     def from_half_bits(self, x: Value) -> Value:
-        """The f32 of a float16's bits."""
+        """Return the f32 that is the float16 with the bits ``x``, a u16."""
         ...
 
     def reinterpret(self, x: Value, dtype: str) -> Value:
-        """The same bits as a dtype of the same width."""
+        """Return the bits of ``x`` as a value of ``dtype``, of the same width."""
         ...
 
     def select(self, condition: Value, x: Value, y: Value) -> Value:
-        """``x`` where ``condition``, else ``y``; one of them may be a Python number."""
+        """Return ``x`` where ``condition`` holds, else ``y``.
+
+        One of ``x`` and ``y`` may be a Python number.
+        """
         ...
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """``x * y + z`` with one rounding; ``y`` and ``z`` may be Python numbers."""
+        """Return ``x * y + z`` with one rounding; ``y`` and ``z`` may be numbers."""
         ...
 
     def sqrt(self, x: Value) -> Value:
-        """The correctly rounded square root."""
+        """Return the correctly rounded square root."""
         ...
 
     def abs(self, x: Value) -> Value:
-        """A float without its sign."""
+        """Return a float without its sign."""
         ...
 
     def rint(self, x: Value) -> Value:
-        """The nearest integer, ties to even."""
+        """Return the nearest integer, ties to even, as a float."""
         ...
 
     def floor(self, x: Value) -> Value:
-        """The largest integer not above ``x``."""
+        """Return the largest integer not above ``x``, as a float."""
         ...
 
     def ceil(self, x: Value) -> Value:
-        """The smallest integer not below ``x``."""
+        """Return the smallest integer not below ``x``, as a float."""
         ...
 
     def trunc(self, x: Value) -> Value:
-        """``x`` without its fraction."""
+        """Return ``x`` without its fraction, as a float."""
         ...
 
     def exact_fmod(self, x: Value, y: Value) -> Value:
-        """C's fmod, for any quotient; slow when compiled."""
+        """Return C's fmod, for any quotient; slow when compiled."""
         ...
 
     def popcount(self, x: Value) -> Value:
-        """The number of bits set, in the dtype of ``x``."""
+        """Return the number of bits that are 1, in the dtype of ``x``."""
         ...
 
     def leading_zeros(self, x: Value) -> Value:
-        """The number of zero bits above the highest bit set; the width for 0."""
+        """Return the number of zero bits above the highest 1; the width for 0."""
         ...
 
     def integer_quotient(self, x: Value, y: Value) -> Value:
-        """Truncated division; ``y`` must not be 0, nor the quotient overflow."""
+        """Return ``x / y`` truncated; ``y`` is not 0, and there is no overflow."""
         ...
 
     def integer_power(self, x: Value, y: Value) -> Value:
-        """``x ** y`` modulo 2**width, ``y`` taken as unsigned."""
+        """Return ``x ** y`` modulo 2**width, with ``y`` taken as unsigned."""
         ...
 
     def lookup(self, table: Sequence[int], index: Value) -> Value:
-        """``table[index]`` as ``u64``; ``index`` is an i64 within the table."""
+        """Return ``table[index]`` as a u64; ``index`` is an i64 within the table."""
         ...
 
     def guarded(
         self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
-        """``slow(m, *arguments)`` where ``rare(m, *arguments)``, else ``common``.
+        """Return ``common``, or ``slow(m, *arguments)`` where ``rare`` of them holds.
 
-        Compiled, the slow formula is a call that runs only where it is needed, and a
-        loop around it still vectorises. ``name`` names the formula for each dtype.
+        In compiled code the slow formula is a call that runs only where it is needed,
+        and a loop around it still vectorises. ``name`` is part of the called function's
+        name.
         """
         ...
 
     def accumulate(self, operation: str, x: Value, y: Value) -> Value:
-        """``add``, ``mul``, ``max`` or ``min`` of floats, which may be reordered.
+        """Return ``x`` and ``y`` combined by "add", "mul", "max" or "min" of floats.
 
-        ``max`` and ``min`` propagate NaN; the sign of a zero result is unspecified.
+        It is one step of a reduction, whose steps a compiler may reorder. "max" and
+        "min" propagate NaN; the sign of a zero result is unspecified.
         """
         ...
 
 
 def reals(m: Arithmetic, x: Value) -> FloatFormat:
-    """The format of a float value."""
+    """Return the FloatFormat of a float value."""
     return FORMATS[m.dtype(x)]
 
 
 def bits(m: Arithmetic, x: Value) -> Value:
-    """The bits of a float as a signed integer."""
+    """Return the bits of a float as a signed integer."""
     return m.reinterpret(x, reals(m, x).integer)
 
 
 def power_of_two(m: Arithmetic, biased: Value) -> Value:
-    """2**(biased - bias), from an exponent field of the format's integer dtype."""
+    """Return the float 2**(biased - bias), made from its exponent field ``biased``.
+
+    ``biased`` is an integer of the float's width, such as an i32 for f32. Its bits that
+    do not fit above the fraction field are shifted out.
+    """
     f = FORMATS["f" + m.dtype(biased)[1:]]
     return m.reinterpret(biased << f.mantissa, f.dtype)
 
 
 def logical_shift_right(m: Arithmetic, x: Value, count: Value | int) -> Value:
-    """``x >> count`` filling with zeros, whatever the signedness of ``x``."""
+    """Return ``x >> count``, filled with zeros, for signed and unsigned ``x``."""
     dtype = m.dtype(x)
     unsigned = "u" + dtype[1:]
     if not isinstance(count, int):
@@ -226,24 +240,27 @@ def logical_shift_right(m: Arithmetic, x: Value, count: Value | int) -> Value:
 
 
 def with_sign_of(m: Arithmetic, magnitude: Value, sign: Value) -> Value:
-    """``magnitude`` (its sign bit clear) with the sign bit of ``sign``."""
+    """Return ``magnitude``, whose sign bit is 0, with the sign bit of ``sign``."""
     f = reals(m, sign)
-    sign_bit = bits(m, sign) & ~f.magnitude_mask
+    sign_bit = bits(m, sign) & ~f.magnitude_mask  # all other bits are 0
     return m.reinterpret(bits(m, magnitude) | sign_bit, f.dtype)
 
 
 def is_nan(m: Arithmetic, x: Value) -> Value:
-    """Whether a float is NaN."""
+    """Return whether a float is NaN, the only value that differs from itself."""
     return x != x
 
 
 def either_nan(m: Arithmetic, x: Value, y: Value) -> Value:
-    """Whether one of two floats is NaN."""
+    """Return whether one of two floats is NaN."""
     return (x != x) | (y != y)
 
 
 def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    """Horner's scheme over ascending coefficients, with fused multiply-adds."""
+    """Evaluate a polynomial of ``x`` by Horner's scheme, with fused multiply-adds.
+
+    ``coefficients`` are ascending: the constant comes first.
+    """
     *lower, result = coefficients
     result = m.constant(m.dtype(x), result)
     for coefficient in reversed(lower):
@@ -252,16 +269,18 @@ def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def split_constant(dtype: str, value: float) -> tuple[float, float]:
-    """``value`` as a float of ``dtype`` and its rounding error."""
+    """Return ``value`` rounded to ``dtype``, and its rounding error (0 for f64)."""
     high = float(np.float32(value)) if dtype == "f32" else value
     return high, value - high
 
 
 def estrin(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    """Estrin's scheme over ascending coefficients, with a last step of Horner's.
+    """Evaluate a polynomial of ``x`` by Estrin's scheme, with a last step of Horner's.
 
-    It takes a few operations more than ``polynomial`` and a third of its latency; use
-    it for 10 coefficients and more. The last step makes the errors of the others small.
+    ``coefficients`` are ascending. Each round joins neighbours to ``even + odd *
+    power`` and squares ``power``. This takes a few operations more than ``polynomial``
+    and a third of its latency; use it for 10 coefficients and more. The last step, with
+    the constant, makes the errors of the others small.
     """
     dtype, power = m.dtype(x), x
     constant, *others = coefficients
@@ -276,38 +295,38 @@ def estrin(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def two_sum(x: Value, y: Value) -> Pair:
-    """The rounded sum and its exact error (Knuth)."""
+    """Return the rounded sum ``x + y`` and its exact rounding error (Knuth)."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
 
 
 def fast_two_sum(x: Value, y: Value) -> Pair:
-    """``two_sum`` for ``|x| >= |y|`` or ``x == 0`` (Dekker)."""
+    """Return the result of ``two_sum``, if ``|x| >= |y|`` or ``x == 0`` (Dekker)."""
     total = x + y
     return total, y - (total - x)
 
 
 def two_product(m: Arithmetic, x: Value, y: Value) -> Pair:
-    """The rounded product and its exact error."""
+    """Return the rounded product ``x * y`` and its exact rounding error."""
     product = x * y
     return product, m.fma(x, y, -product)
 
 
 def pair_product(m: Arithmetic, x: Pair, y: Pair) -> Pair:
-    """The product of two pairs; its low part may be as large as 2 ulp of the high."""
+    """Return the product of two pairs; its low part may be 2 ulp of the high part."""
     high, low = two_product(m, x[0], y[0])
     return high, m.fma(x[0], y[1], m.fma(x[1], y[0], low))
 
 
 def pair_sum(x: Pair, y: Pair) -> Pair:
-    """The sum of two pairs; the first has the larger magnitude, or is 0."""
+    """Return the sum of two pairs; the first has the larger magnitude, or is 0."""
     high, low = fast_two_sum(x[0], y[0])
     return fast_two_sum(high, low + (x[1] + y[1]))
 
 
 def pair_quotient(m: Arithmetic, x: Pair, y: Pair) -> Pair:
-    """The quotient of two pairs."""
+    """Return the quotient ``x / y`` of two pairs."""
     reciprocal = 1.0 / y[0]
     high = x[0] * reciprocal
     rest = m.fma(-high, y[0], x[0]) + (x[1] - high * y[1])
@@ -315,7 +334,7 @@ def pair_quotient(m: Arithmetic, x: Pair, y: Pair) -> Pair:
 
 
 def pair_sqrt(m: Arithmetic, x: Pair) -> Pair:
-    """The square root of a pair; 0 for 0."""
+    """Return the square root of a pair, by one Newton step; 0 for 0."""
     root = m.sqrt(x[0])
     rest = m.fma(-root, root, x[0]) + x[1]
     low = rest / (root + root)

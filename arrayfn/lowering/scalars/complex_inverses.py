@@ -40,9 +40,9 @@ from arrayfn.lowering.scalars.trigonometric import sin as real_sin
 
 
 def _huge(m: Arithmetic, z: Complex) -> Value:
-    """Whether 1 is negligible beside the square of z.
+    """Return whether 1 is negligible in a sum with the square of z.
 
-    The square exceeds about ``2**(mantissa + 8)``: 1 is far below its last bit.
+    The square is then above about ``2**(mantissa + 8)``: 1 is far below its last bit.
     """
     x, y = z
     limit = 2.0 ** (reals(m, x).mantissa // 2 + 4)
@@ -50,21 +50,21 @@ def _huge(m: Arithmetic, z: Complex) -> Value:
 
 
 def _log_twice(m: Arithmetic, z: Complex) -> Value:
-    """log(2 |z|) for a huge z, computed from |z / 2|, which does not overflow."""
+    """Return log(2 |z|) for a huge z, from |z / 2|, which does not overflow."""
     x, y = z
     half_modulus = hypot(m, 0.5 * x, 0.5 * y)
     return real_log(m, half_modulus) + 2.0 * CONSTANTS[m.dtype(half_modulus)].ln2[0]
 
 
 def _one_if_huge(m: Arithmetic, z: Complex, huge: Value) -> Complex:
-    """z, but 1 + i where it is huge, so that the usual formulas do not overflow."""
+    """Return z, or 1 + i where it is ``huge``, so that formulas do not overflow."""
     x, y = z
     one = m.constant(m.dtype(x), 1.0)
     return m.select(huge, one, x), m.select(huge, one, y)
 
 
 def asinh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic sine.
+    """Return the inverse hyperbolic sine.
 
     Kahan's formulas: with ``a = sqrt(1 - i z)`` and ``b = sqrt(1 + i z)`` the real part
     is ``asinh(im(conj(a) b))`` and the imaginary part ``atan2(y, re(a b))``. A huge z
@@ -85,7 +85,7 @@ def asinh(m: Arithmetic, z: Complex) -> Complex:
 
 
 def acosh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic cosine, whose real part is not negative.
+    """Return the inverse hyperbolic cosine, whose real part is not negative.
 
     Kahan's formulas: with ``a = sqrt(z - 1)`` and ``b = sqrt(z + 1)`` the real part is
     ``asinh(re(conj(a) b))`` and the imaginary part ``2 atan(im(a) / re(b))``. A huge z
@@ -107,7 +107,7 @@ def acosh(m: Arithmetic, z: Complex) -> Complex:
 
 
 def acos(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse cosine, whose real part is in [0, pi].
+    """Return the inverse cosine, whose real part is in [0, pi].
 
     Kahan's formulas: with ``a = sqrt(1 - z)`` and ``b = sqrt(1 + z)`` the real part is
     ``2 atan(re(a) / re(b))`` and the imaginary part ``asinh(im(conj(b) a))``. A huge z
@@ -130,40 +130,45 @@ def acos(m: Arithmetic, z: Complex) -> Complex:
 
 
 def asin(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse sine, whose real part is in [-pi/2, pi/2]."""
+    """Return the inverse sine ``-i asinh(i z)``, with real part in [-pi/2, pi/2]."""
     real, imaginary = asinh(m, (-z[1], z[0]))
     return imaginary, -real
 
 
 def atanh(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse hyperbolic tangent, computed for ``x + i a`` with positive x and a.
+    """Return the inverse hyperbolic tangent.
 
-    Its parts are ``log1p(4 x / ((1 - x)**2 + a**2)) / 4`` and
-    ``atan2(2 a, (1 - x) (1 + x) - a**2) / 2``.
+    It is computed for ``x + i a`` with positive x and a, and then gets its signs: the
+    function is odd, and conjugates give conjugates. The parts are ``log1p(4 x / ((1 -
+    x)**2 + a**2)) / 4`` and ``atan2(2 a, (1 - x) (1 + x) - a**2) / 2``. Points near 1
+    (``at_one``), where both are infinite or undefined, and huge points have formulas of
+    their own.
     """
     f = reals(m, z[0])
     negative = bits(m, z[0]) < 0
     x, y = m.abs(z[0]), m.select(negative, -z[1], z[1])
     a = m.abs(y)
     zero, one = m.constant(f.dtype, 0.0), m.constant(f.dtype, 1.0)
-    # The angle is pi/2 - 1 / |z|.
+    # Of a huge z the angle is pi/2 - 1 / |z|, which rounds to pi/2.
     most = 2.0 ** (f.mantissa + 2)
     huge = (x > most) | (a > most)
     near_x, near_a = m.select(huge, zero, x), m.select(huge, one, a)
     left = 1.0 - near_x
-    # y**2 may underflow beside 1.
+    # a**2 may underflow, and matters only at x = 1.
     tiny = near_a < 2.0 ** -(f.bias // 2)
     at_one = (near_x == 1.0) & tiny
     safe = m.select(at_one, one, near_a)
     square = safe * safe
     real = 0.25 * real_log1p(m, 4.0 * near_x / (left * left + square))
-    beside = real_log(m, m.select(at_one & (near_a > 0.0), near_a, one))
-    beside = 0.5 * (CONSTANTS[f.dtype].ln2[0] - beside)
-    beside = m.select(near_a == 0.0, inf, beside)
-    real = m.select(at_one, beside, real)
+    # At 1 + i a the real part is log(2 / a) / 2.
+    real_at_one = real_log(m, m.select(at_one & (near_a > 0.0), near_a, one))
+    real_at_one = 0.5 * (CONSTANTS[f.dtype].ln2[0] - real_at_one)
+    real_at_one = m.select(near_a == 0.0, inf, real_at_one)
+    real = m.select(at_one, real_at_one, real)
     angle = 0.5 * atan2(m, 2.0 * near_a, left * (1.0 + near_x) - square)
     quarter = m.constant(f.dtype, 0.25 * pi)
     angle = m.select(at_one, m.select(near_a == 0.0, near_a, quarter), angle)
+    # Of a huge z the real part is x / |z|**2.
     modulus = hypot(m, 0.5 * x, 0.5 * y)
     far = m.select(modulus == inf, zero, 0.25 * x / modulus / modulus)
     half_pi = m.constant(f.dtype, 0.5 * pi)
@@ -180,13 +185,16 @@ def atanh(m: Arithmetic, z: Complex) -> Complex:
 
 
 def atan(m: Arithmetic, z: Complex) -> Complex:
-    """The inverse tangent, whose real part is in [-pi/2, pi/2]."""
+    """Return the inverse tangent ``-i atanh(i z)``, with real part in [-pi/2, pi/2]."""
     real, imaginary = atanh(m, (-z[1], z[0]))
     return imaginary, -real
 
 
 def expm1(m: Arithmetic, z: Complex) -> Complex:
-    """e**z - 1, accurate near 0."""
+    """Return e**z - 1, accurate near 0.
+
+    With z = x + i y, the real part is ``expm1(x) cos(y) - 2 sin(y / 2)**2``.
+    """
     real, imaginary = polar(m, *z)
     moderate = (m.abs(z[0]) < EXP_LIMIT[m.dtype(z[0])]) & (m.abs(z[1]) < inf)
     zero = m.constant(m.dtype(z[0]), 0.0)
@@ -197,7 +205,7 @@ def expm1(m: Arithmetic, z: Complex) -> Complex:
 
 
 def log1p(m: Arithmetic, z: Complex) -> Complex:
-    """log(1 + z), accurate near 0."""
+    """Return log(1 + z), accurate near 0."""
     x, y = z
     far, angle = complexes.log(m, (1.0 + x, y))
     near = (m.abs(x) < 0.5) & (m.abs(y) < 0.5)

@@ -31,38 +31,44 @@ from arrayfn.lowering.scalars.trigonometric import tan as real_tan
 
 Complex = tuple[Value, Value]
 EXP_LIMIT = {"f32": 80.0, "f64": 700.0}
+"""Up to here exp does not overflow, and leaves room for a factor."""
 
 
 def add(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x + y."""
+    """Return the sum x + y."""
     return x[0] + y[0], x[1] + y[1]
 
 
 def sub(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x - y."""
+    """Return the difference x - y."""
     return x[0] - y[0], x[1] - y[1]
 
 
 def mul(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x y."""
+    """Return the product x y."""
     return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
 
 
 def square(m: Arithmetic, x: Complex) -> Complex:
-    """x x."""
+    """Return the square of x."""
     return mul(m, x, x)
 
 
 def div(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x / y by Smith's algorithm, as NumPy."""
+    """Return the quotient x / y by Smith's algorithm, as NumPy does.
+
+    It divides by the larger part of y, so that no square overflows.
+    """
     a, b = m.abs(y[0]), m.abs(y[1])
     real_larger = a >= b
     large = m.select(real_larger, y[0], y[1])
     small = m.select(real_larger, y[1], y[0])
     ratio = small / large
-    # Division by zero gives infinities and NaN of the parts.
+    # A zero divisor: the parts are divided by 0.0, which gives infinities and NaN.
     zero = (a == 0.0) & (b == 0.0)
     scale = 1.0 / (large + small * ratio)
+    # With y = c + i d and |c| >= |d| the quotient of a + i b is
+    # (a + b d/c) / (c + d d/c) + i (b - a d/c) / (c + d d/c).
     first, second = (
         m.select(real_larger, x[0], x[1]),
         m.select(real_larger, x[1], -x[0]),
@@ -76,75 +82,81 @@ def div(m: Arithmetic, x: Complex, y: Complex) -> Complex:
 
 
 def reciprocal(m: Arithmetic, x: Complex) -> Complex:
-    """1 / x."""
+    """Return 1 / x."""
     dtype = m.dtype(x[0])
     return div(m, (m.constant(dtype, 1.0), m.constant(dtype, 0.0)), x)
 
 
 def neg(m: Arithmetic, x: Complex) -> Complex:
-    """-x."""
+    """Return -x."""
     return -x[0], -x[1]
 
 
 def conj(m: Arithmetic, x: Complex) -> Complex:
-    """The conjugate."""
+    """Return the conjugate of x."""
     return x[0], -x[1]
 
 
 def absolute(m: Arithmetic, x: Complex) -> Value:
-    """The modulus."""
+    """Return the modulus of x."""
     return hypot(m, *x)
 
 
 def angle(m: Arithmetic, x: Complex) -> Value:
-    """The argument, in [-pi, pi]."""
+    """Return the argument (angle) of x, in [-pi, pi]."""
     return atan2(m, x[1], x[0])
 
 
 def sign(m: Arithmetic, x: Complex) -> Complex:
-    """x / |x|, and 0 for 0."""
+    """Return x / |x|, or 0 for 0."""
     modulus = hypot(m, *x)
     divisor = m.select(modulus == 0.0, 1.0, modulus)
     return x[0] / divisor, x[1] / divisor
 
 
 def eq(m: Arithmetic, x: Complex, y: Complex) -> Value:
-    """Whether both parts are equal."""
+    """Return whether both parts are equal."""
     return (x[0] == y[0]) & (x[1] == y[1])
 
 
 def ne(m: Arithmetic, x: Complex, y: Complex) -> Value:
-    """Whether a part differs."""
+    """Return whether a part differs."""
     return (x[0] != y[0]) | (x[1] != y[1])
 
 
 def isfinite(m: Arithmetic, x: Complex) -> Value:
-    """Both parts are finite."""
+    """Return whether both parts are finite."""
     return real_isfinite(m, x[0]) & real_isfinite(m, x[1])
 
 
 def isinf(m: Arithmetic, x: Complex) -> Value:
-    """A part is infinite."""
+    """Return whether a part is infinite."""
     return (m.abs(x[0]) == inf) | (m.abs(x[1]) == inf)
 
 
 def isnan(m: Arithmetic, x: Complex) -> Value:
-    """A part is NaN."""
+    """Return whether a part is NaN."""
     return (x[0] != x[0]) | (x[1] != x[1])
 
 
 def select(m: Arithmetic, condition: Value, x: Complex, y: Complex) -> Complex:
-    """x where the condition holds, else y."""
+    """Return x where the condition holds, else y."""
     return m.select(condition, x[0], y[0]), m.select(condition, x[1], y[1])
 
 
 def polar(m: Arithmetic, log_modulus: Value, angle: Value) -> Complex:
-    """e**log_modulus (cos angle + i sin angle), without intermediate overflow."""
+    """Return e**log_modulus (cos angle + i sin angle).
+
+    A large modulus is multiplied in two steps of its square root, so that nothing
+    overflows before the end.
+    """
     large = log_modulus > EXP_LIMIT[m.dtype(angle)]
     modulus = real_exp(m, m.select(large, 0.5 * log_modulus, log_modulus))
     again = m.select(large, modulus, 1.0)
     real = real_cos(m, angle) * modulus * again
     imaginary = real_sin(m, angle) * modulus * again
+    # C99's special cases: a zero angle keeps its sign, and an angle that is infinite or
+    # NaN does not matter if the modulus is 0, or (for the real part) infinite.
     imaginary = m.select(angle == 0.0, angle, imaginary)
     vanishes = (log_modulus == -inf) & ~(m.abs(angle) < inf)
     zero = m.constant(m.dtype(angle), 0.0)
@@ -154,12 +166,12 @@ def polar(m: Arithmetic, log_modulus: Value, angle: Value) -> Complex:
 
 
 def exp(m: Arithmetic, x: Complex) -> Complex:
-    """e**x."""
+    """Return e**x."""
     return polar(m, *x)
 
 
 def log(m: Arithmetic, x: Complex) -> Complex:
-    """The principal logarithm."""
+    """Return the principal logarithm ``log |x| + i angle(x)``."""
     a, b = m.abs(x[0]), m.abs(x[1])
     # Half of large numbers, whose modulus may overflow.
     huge = m.select(a > b, a, b) > (2.0**100 if m.dtype(a) == "f32" else 2.0**1000)
@@ -182,7 +194,13 @@ def log(m: Arithmetic, x: Complex) -> Complex:
 
 
 def sqrt(m: Arithmetic, x: Complex) -> Complex:
-    """The principal square root."""
+    """Return the principal square root.
+
+    With x = a + i b and ``root = sqrt((|a| + |x|) / 2)``, the parts are ``root`` and
+    ``|b| / (2 root)``, exchanged for a negative a, and the imaginary one has the sign
+    of b. Very large and very small x are scaled by ``down``, a power of 4, and the
+    root is scaled back.
+    """
     dtype = m.dtype(x[0])
     a, b = m.abs(x[0]), m.abs(x[1])
     large = m.select(a > b, a, b)
@@ -197,6 +215,7 @@ def sqrt(m: Arithmetic, x: Complex) -> Complex:
     negative = bits(m, x[0]) < 0
     real = m.select(negative, other, root)
     imaginary = with_sign_of(m, m.abs(m.select(negative, root, other)), x[1])
+    # Infinities, as in C99: of a, with a finite b; and of b, with any a.
     infinite_a = (a == inf) & (x[1] == x[1])
     zero = m.constant(dtype, 0.0)
     real = m.select(infinite_a, m.select(negative, zero, inf), real)
@@ -207,10 +226,11 @@ def sqrt(m: Arithmetic, x: Complex) -> Complex:
 
 
 def cosh_sinh(m: Arithmetic, x: Value, with_cosh: Value, with_sinh: Value) -> Complex:
-    """``(with_cosh * cosh x, with_sinh * sinh x)``, without overflow on the way.
+    """Return ``(with_cosh * cosh x, with_sinh * sinh x)``.
 
-    ``with_cosh`` and ``with_sinh`` are real factors: the sine and cosine of the other
-    part.
+    ``with_cosh`` and ``with_sinh`` are real factors, the sine and cosine of the other
+    part. For a large x, cosh and sinh are ``e**|x| / 2`` up to the sign, multiplied in
+    two steps, so that nothing overflows before the end.
     """
     a = m.abs(x)
     large = a > EXP_LIMIT[m.dtype(x)]
@@ -222,35 +242,40 @@ def cosh_sinh(m: Arithmetic, x: Value, with_cosh: Value, with_sinh: Value) -> Co
     zero = m.constant(m.dtype(x), 0.0)
     first = with_cosh * cosh_value * again
     second = with_sinh * sinh_value * again
-    # A zero factor stays a zero beside an infinity (C99's convention).
+    # Zero times an infinity is zero (C99's convention).
     first = m.select(with_cosh == 0.0, with_cosh, first)
     sign = with_sign_of(m, zero + 1.0, x)
     return first, m.select(with_sinh == 0.0, with_sinh * sign, second)
 
 
 def sinh(m: Arithmetic, x: Complex) -> Complex:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine."""
     imaginary, real = cosh_sinh(m, x[0], real_sin(m, x[1]), real_cos(m, x[1]))
     return real, imaginary
 
 
 def cosh(m: Arithmetic, x: Complex) -> Complex:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return cosh_sinh(m, x[0], real_cos(m, x[1]), real_sin(m, x[1]))
 
 
 def sin(m: Arithmetic, x: Complex) -> Complex:
-    """The sine."""
+    """Return the sine."""
     return cosh_sinh(m, x[1], real_sin(m, x[0]), real_cos(m, x[0]))
 
 
 def cos(m: Arithmetic, x: Complex) -> Complex:
-    """The cosine."""
+    """Return the cosine."""
     return cosh_sinh(m, x[1], real_cos(m, x[0]), -real_sin(m, x[0]))
 
 
 def tanh(m: Arithmetic, x: Complex) -> Complex:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent.
+
+    For x = a + i b this is Kahan's formula, with ``t = tan b``, ``s = sinh a``, ``beta
+    = 1 + t**2`` and ``rho = sqrt(1 + s**2)``: ``(beta rho s + i t) / (1 + beta s**2)``.
+    For ``|a| > 20`` it is ``1 + 4 i sin(b) cos(b) e**(-2 |a|)``, with the sign of a.
+    """
     a = m.abs(x[0])
     large = a > 20.0
     t = real_tan(m, x[1])
@@ -271,15 +296,15 @@ def tanh(m: Arithmetic, x: Complex) -> Complex:
 
 
 def tan(m: Arithmetic, x: Complex) -> Complex:
-    """The tangent."""
+    """Return the tangent ``-i tanh(i x)``."""
     real, imaginary = tanh(m, (-x[1], x[0]))
     return imaginary, -real
 
 
 def pow(m: Arithmetic, x: Complex, y: Complex) -> Complex:
-    """x**y = exp(y log x), and 1 for y = 0.
+    """Return x**y = exp(y log x), and 1 for y = 0; computed in float64.
 
-    Of x = 0 it is 0 where the real part of y is positive, else NaN, as in NumPy.
+    For x = 0 the result is 0 if the real part of y is positive, else NaN, as in NumPy.
     """
     dtype = m.dtype(x[0])
     base = tuple(m.convert(part, "f64") for part in x)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-ITERATIONS_BETWEEN_CHECKS = 1 << 12  # of a loop, for an interrupt
+ITERATIONS_BETWEEN_CHECKS = 1 << 12  # iterations of a loop between checks for Ctrl-C
 
 
 def interrupted(iteration: int) -> bool:
-    """Whether the run should end because of Ctrl-C; the loop then breaks.
+    """Return whether a kernel's loop must break, because the user pressed Ctrl-C.
 
-    Compiled, it checks in every 4,096th iteration, from iteration 0 on. Called from
-    Python it is False: Python handles signals itself.
+    In compiled code, only every ``ITERATIONS_BETWEEN_CHECKS``-th iteration checks, from
+    iteration 0 on. Called from Python the result is False: Python handles signals
+    itself.
     """
     return False

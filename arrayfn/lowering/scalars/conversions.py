@@ -19,20 +19,26 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def bf16_to_f32(m: Arithmetic, x: Value) -> Value:
-    """The f32 of a bfloat16's bits."""
+    """Return the f32 that is the bfloat16 with the bits ``x``, a u16."""
     return m.reinterpret(m.convert(x, "u32") << 16, "f32")
 
 
 def f32_to_bf16(m: Arithmetic, x: Value) -> Value:
-    """The bits of the nearest bfloat16, ties to even; NaN stays (quiet)."""
+    """Return the bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     raw = m.reinterpret(x, "u32")
+    # A bfloat16 has the upper 16 bits of an f32. Adding a little less than half of its
+    # last bit, or half if that bit is 1, rounds to nearest with ties to even.
     rounded = (raw + (((raw >> 16) & 1) + 0x7FFF)) >> 16
-    quiet = (raw >> 16) | 0x40
+    quiet = (raw >> 16) | 0x40  # sets a bit of NaN, whose other bits may be cut off
     return m.convert(m.select(x != x, quiet, rounded), "u16")
 
 
 def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
-    """An f64 rounded to odd, so that rounding it again equals rounding once."""
+    """Return an f64 rounded to f32 by rounding to odd.
+
+    An inexact result has a last bit of 1: of the two neighbouring floats, it is the one
+    that is odd. Rounding this to float16 then gives the same as rounding the f64 once.
+    """
     near = m.convert(x, "f32")
     back = m.convert(near, "f64")
     raw = m.reinterpret(near, "i32")
@@ -45,7 +51,10 @@ def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
 
 
 def saturate(m: Arithmetic, x: Value, target: str) -> Value:
-    """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
+    """Return a float truncated to the integer dtype ``target``.
+
+    Floats outside of its range give the nearest integer in range, NaN gives 0.
+    """
     n, signed = width(target), target[0] == "i"
     lowest = -(1 << (n - 1)) if signed else 0
     highest = (1 << (n - signed)) - 1
@@ -57,7 +66,12 @@ def saturate(m: Arithmetic, x: Value, target: str) -> Value:
 
 
 def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
-    """A conversion between real dtypes (bool included)."""
+    """Convert ``x`` from dtype ``source`` to ``target``, both real or bool.
+
+    float16 and bfloat16 values are u16 with their bits, and are converted by way of
+    f32. An f64 is rounded to odd first if it becomes a float16, so that it is rounded
+    once.
+    """
     if source == target:
         return x
     if source in HALF_PRECISION:
@@ -77,7 +91,11 @@ def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
 
 
 def bitcast(m: Arithmetic, x: Value, source: str, target: str) -> Value:
-    """The same bits as another dtype of the same width; f16 and bf16 are u16 here."""
+    """Return the bits of ``x``, of dtype ``source``, as a value of ``target``.
+
+    Both have the same width; f16 and bf16 are u16 here. A c64, a pair of f32, has the
+    bits of a u64 with the real part in the low half.
+    """
     if source in COMPLEXES:
         low, high = (m.convert(m.reinterpret(part, "u32"), "u64") for part in x)
         x, source = low | (high << 32), "u64"
@@ -93,5 +111,5 @@ def bitcast(m: Arithmetic, x: Value, source: str, target: str) -> Value:
 
 
 def stored(dtype: str) -> str:
-    """The dtype that a value of ``dtype`` has in a kernel."""
+    """Return the dtype of a stored ``dtype`` in a kernel: u16 for half precision."""
     return "u16" if dtype in HALF_PRECISION else dtype

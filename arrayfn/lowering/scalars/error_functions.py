@@ -259,17 +259,24 @@ ERFINV_SHORT_TAIL = (
 
 
 def scheme(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    """A polynomial by the scheme that is faster for its format."""
+    """Evaluate a polynomial by Horner's scheme for f32, by Estrin's for f64.
+
+    Each is the faster one for the number of coefficients that the format needs.
+    """
     return (polynomial if m.dtype(x) == "f32" else estrin)(m, x, coefficients)
 
 
 def erf_small(m: Arithmetic, x: Value) -> Value:
-    """erf for ``|x| <= 1``."""
+    """Return erf x for ``|x| <= 1``, as ``x + x P(x**2)``."""
     return m.fma(x, scheme(m, x * x, ERF[m.dtype(x)]), x)
 
 
 def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
-    """erfc of ``a``, or of ``a + a_low``, for ``a >= 0``."""
+    """Return erfc of ``a``, or of the pair ``a + a_low``, for ``a >= 0``.
+
+    It is ``P(q) e**(-a**2) / (1 + 2 a)`` with ``q = (a - K) / (a + K)`` and the
+    polynomial P of ``ERFCX``, computed in pairs. Beyond ``ERFC_ZERO`` the result is 0.
+    """
     dtype = m.dtype(a)
     one = m.constant(dtype, 1.0)
     center = m.constant(dtype, ERFCX_CENTER[dtype])
@@ -278,13 +285,17 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
     low = None if a_low is None else m.select(beyond, 0.0, a_low)
 
     def sum_of(x: Value, y: Value, twice: bool = False) -> Pair:
-        """``x + y`` as a pair, plus the low part of the argument, once or twice."""
+        """Return ``x + y`` as a pair, plus the low part of the argument.
+
+        The low part is added twice if ``twice``.
+        """
         high, rest = two_sum(x, y)
         if low is None:
             return high, rest
         return high, rest + (low + low if twice else low)
 
     q, q_low = pair_quotient(m, sum_of(a, -center), sum_of(a, center))
+    # p + p_low = P(q + q_low): the constant term and its rounding error are exact.
     first, *others = ERFCX[dtype]
     tail = polynomial(m, q, others)
     product, product_low = two_product(m, q, tail)
@@ -293,6 +304,7 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
     square, square_low = two_product(m, a, a)
     if low is not None:
         square_low = m.fma(a + a, low, square_low)
+    # e**(-a**2) = 2**n e; the power of 2 is applied last, by ``scale``.
     shifted, e = exp_pair(m, -square, -square_low)
     top = pair_product(m, (p, p_low), e)
     high, rest = pair_quotient(m, top, sum_of(one, a + a, twice=True))
@@ -300,11 +312,16 @@ def erfc_positive(m: Arithmetic, a: Value, a_low: Value | None = None) -> Value:
 
 
 def erf_large(m: Arithmetic, a: Value) -> Value:
-    """erf for ``a >= 1``, as ``1 - exp(log(erfc a))``."""
+    """Return erf a for ``a >= 1``, as ``1 - exp(log(erfc a))``.
+
+    ``log(erfc a)`` is a polynomial. With ``exp(...) = 2**n (1 + w)`` the result is ``1
+    - 2**n - 2**n w``.
+    """
     f = reals(m, a)
     limit = ERF_LIMIT[f.dtype]
     x = scheme(m, m.select(a > limit, limit, a), LOG_ERFC[f.dtype])
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(x, LOG2_E, m.constant(f.dtype, shift))
     # The smaller erfc is, the less the error of a one-part ln 2 matters.
     r = m.fma(shifted - shift, -CONSTANTS[f.dtype].ln2[0], x)
@@ -314,13 +331,13 @@ def erf_large(m: Arithmetic, a: Value) -> Value:
 
 
 def erf(m: Arithmetic, x: Value) -> Value:
-    """The error function."""
+    """Return the error function of ``x``."""
     a = m.abs(x)
     return with_sign_of(m, m.select(a < 1.0, erf_small(m, a), erf_large(m, a)), x)
 
 
 def erfc(m: Arithmetic, x: Value) -> Value:
-    """1 - erf(x)."""
+    """Return the complementary error function, 1 - erf(x)."""
     a = m.abs(x)
     tail = erfc_positive(m, a)
     result = m.select(x < 0.0, 2.0 - tail, tail)
@@ -329,9 +346,10 @@ def erfc(m: Arithmetic, x: Value) -> Value:
 
 
 def ndtr(m: Arithmetic, x: Value) -> Value:
-    """erfc(-x / sqrt(2)) / 2, with the quotient as a pair.
+    """Return the normal distribution function, erfc(-x / sqrt(2)) / 2.
 
-    The exponent of the tail is the quotient's square, so rounding it costs x**2 ulp.
+    The quotient is a pair: the tail has the exponent of the quotient's square, so an
+    error of an ulp in the quotient would cost about x**2 ulp.
     """
     dtype = m.dtype(x)
     high, low = ROOT_HALF[dtype]
@@ -345,7 +363,11 @@ def ndtr(m: Arithmetic, x: Value) -> Value:
 
 
 def erfinv(m: Arithmetic, x: Value) -> Value:
-    """The inverse of erf; infinite at -1 and 1, NaN outside."""
+    """Return the inverse of erf; infinite at -1 and 1, NaN outside.
+
+    ``erfinv(x) / x`` is a polynomial of ``w = -log(1 - x**2)`` near 0, and others of
+    ``sqrt(w)`` elsewhere. All are computed, and one is selected.
+    """
     w = -log(m, m.fma(-x, x, m.constant(m.dtype(x), 1.0)))
     root = m.sqrt(w)
     if m.dtype(x) == "f32":
@@ -368,10 +390,10 @@ def erfinv(m: Arithmetic, x: Value) -> Value:
 def _in_two_parts(
     m: Arithmetic, x: Value, shift: float, coefficients: Sequence[float]
 ) -> Pair:
-    """Evaluate a polynomial of ``x + shift`` as an unevaluated sum of two parts.
+    """Evaluate a polynomial of ``x + shift``; return an unevaluated sum of two parts.
 
-    The first part is its constant coefficient, the second all the rest. The sum has
-    more bits than the format.
+    The first part is the constant coefficient, the second the sum of all other terms.
+    So the sum has more bits than the format.
     """
     constant, slope, *others = coefficients
     high, low = split_constant(m.dtype(x), constant)

@@ -43,7 +43,7 @@ class Constants:
         ln2_high: ln 2 with few bits: its products with an exponent are exact.
         ln2_low: ln 2 - ``ln2_high``.
         ln2, log2_e, log10_e, log10_2: these numbers, as high and low parts.
-        exp_limits: below them exp is 0, above them infinite.
+        exp_limits: below the first one exp is 0, above the second one infinite.
         exp2_limits: the same for 2**x.
         expm1_minus_one: below it expm1 is -1.
         exp_p: the polynomial P of ``EXP_P``.
@@ -156,25 +156,29 @@ CONSTANTS = {
 
 
 def scale(m: Arithmetic, y: Value, shifted: Value) -> Value:
-    """``y * 2**n``, rounded once; ``shifted`` is ``n`` added to ``rounding_shift``."""
+    """Return ``y * 2**n``, rounded once; ``shifted`` is ``n + rounding_shift``.
+
+    The factor 2**n, which may be no normal number, is applied as two powers of 2.
+    """
     f = reals(m, y)
+    # n + 2 bias is the sum of the two exponent fields, which differ by 1 at most.
     biased = bits(m, shifted) - (f.rounding_shift_bits - 2 * f.bias)
     first = logical_shift_right(m, biased, 1)
     return y * power_of_two(m, first) * power_of_two(m, biased - first)
 
 
 def clamped(m: Arithmetic, x: Value, limits: Split) -> Value:
-    """``x`` clamped to ``limits``; NaN stays NaN."""
+    """Return ``x`` clamped to ``limits``, a lower and an upper one; NaN stays NaN."""
     low, high = limits
     x = m.select(x > high, high, x)
     return m.select(x < low, low, x)
 
 
 def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pair]:
-    """``(shifted n, w)`` with ``exp(x + x_low) = 2**n (1 + w)``, ``|w| < 0.42``.
+    """Return ``(shifted, w)`` with ``exp(x + x_low) = 2**n (1 + w)``, ``|w| < 0.42``.
 
-    ``x_low`` is None for 0. n is an integer; ``shifted n`` is ``n + rounding_shift``,
-    whose lowest bits are n's. w is a pair of floats, whose sum it is.
+    ``x_low`` is None for 0. n is an integer, and ``shifted`` is the float ``n +
+    rounding_shift``, whose lowest bits are those of n. w is a pair.
     """
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
@@ -183,7 +187,7 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
     first = m.fma(n, -c.ln2_high, x)
     product = n * c.ln2_low
     r = first - product
-    r_low = (first - r) - product
+    r_low = (first - r) - product  # the rounding error of r
     if x_low is not None:
         r_low = r_low + x_low
     tail = r * r * polynomial(m, r, c.exp_p)
@@ -192,9 +196,9 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
 
 
 def exp_minus_one(m: Arithmetic, n: Value, x: Value) -> Value:
-    """``exp(x - n ln 2) - 1`` for a float ``n`` that is an integer.
+    """Return ``exp(x - n ln 2) - 1`` for a float ``n`` that is an integer.
 
-    Its absolute error is about an ulp of 1/2.
+    n is the nearest integer to ``x / ln 2``. The absolute error is about an ulp of 1/2.
     """
     c = CONSTANTS[m.dtype(x)]
     r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
@@ -203,7 +207,7 @@ def exp_minus_one(m: Arithmetic, n: Value, x: Value) -> Value:
 
 
 def exp(m: Arithmetic, x: Value) -> Value:
-    """e**x."""
+    """Return e**x."""
     f = reals(m, x)
     x = clamped(m, x, CONSTANTS[f.dtype].exp_limits)
     # The low bits of ``shifted`` hold n + 2 bias: two exponent fields whose sum is n.
@@ -217,18 +221,21 @@ def exp(m: Arithmetic, x: Value) -> Value:
 
 
 def exp_pair(m: Arithmetic, x: Value, x_low: Value) -> tuple[Value, Pair]:
-    """``(shifted n, y)`` with ``exp(x + x_low) = 2**n y``."""
+    """Return ``(shifted, y)`` with ``exp(x + x_low) = 2**n y``; y is a pair.
+
+    ``shifted`` is ``n + rounding_shift``, as ``scale`` takes it.
+    """
     shifted, (w, w_low) = exp_reduced(m, x, x_low)
     y, y_low = fast_two_sum(m.constant(m.dtype(x), 1.0), w)
     return shifted, (y, y_low + w_low)
 
 
 def exp2(m: Arithmetic, x: Value) -> Value:
-    """2**x."""
+    """Return 2**x."""
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
     x = clamped(m, x, c.exp2_limits)
-    shifted = x + f.rounding_shift
+    shifted = x + f.rounding_shift  # rounds x to the nearest integer n
     fraction = x - (shifted - f.rounding_shift)
     # The parts of ln2 are high and low; r + r_low is fraction * ln2.
     r = fraction * c.ln2[0]
@@ -238,26 +245,34 @@ def exp2(m: Arithmetic, x: Value) -> Value:
 
 
 def expm1(m: Arithmetic, x: Value) -> Value:
-    """``e**x - 1``, accurate near 0: ``2**n w + (2**n - 1)`` of exp_reduced's n and w.
+    """Return ``e**x - 1``, accurate near 0.
 
-    Computed halved, as 2**n of the largest arguments is infinite.
+    It is ``2**n w + (2**n - 1)`` with n and w of ``exp_reduced``. Half of it is
+    computed and then doubled, because 2**n of the largest arguments is infinite.
     """
     f = reals(m, x)
     c = CONSTANTS[f.dtype]
     bounded = clamped(m, x, (c.expm1_minus_one, c.exp_limits[1]))
     shifted, (w, w_low) = exp_reduced(m, bounded, None)
+    # The exponent field of 2**(n - 1); n is in the low bits of ``shifted``.
     biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias + 1)
     half = power_of_two(m, biased)
     result = m.fma(half, w, m.fma(half, w_low, half - 0.5))
+    # Of a tiny x the result rounds to x.
     return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result + result)
 
 
 def decompose(m: Arithmetic, x: Value) -> Pair:
-    """``(e, m)``: ``x = 2**e m`` with ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
+    """Return ``(e, m)`` with ``x = 2**e m`` and ``sqrt(1/2) <= m < sqrt(2)``.
+
+    ``x`` is positive and finite; subnormal numbers are scaled first. e is a float.
+    """
     f = reals(m, x)
     tiny = x < f.smallest_normal
     x = m.select(tiny, x * 2.0 ** (f.mantissa + 1), x)
     root = SQRT_HALF_BITS[f.dtype]
+    # Bits are counted from those of sqrt(1/2), so that the exponent field changes at
+    # 2**e sqrt(1/2) instead of at powers of 2.
     offset = bits(m, x) + (f.one - root)
     biased = logical_shift_right(m, offset, f.mantissa)
     # An exponent field or-ed into the bits of 2**mantissa is an exact float.
@@ -269,13 +284,20 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
 
 
 def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
-    """Replace ``result`` of a logarithm where ``x`` is 0, infinite or negative."""
+    """Return the ``result`` of a logarithm, or its value for a special ``x``.
+
+    It is -inf for 0, NaN for negative numbers, and ``x`` for infinity and NaN.
+    """
     outside = m.select(x == 0.0, m.constant(m.dtype(x), -inf), nan)
     return m.select(x > 0.0, m.select(x < inf, result, x), outside)
 
 
 def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
-    """``log(x + x_low)`` for positive finite ``x`` and much smaller ``x_low``."""
+    """Return ``log(x + x_low)`` for positive finite ``x`` and much smaller ``x_low``.
+
+    ``x_low`` is None for 0. The result is ``e ln 2 + log(1 + f) + x_low / x``, with
+    ``s = f / (2 + f)``.
+    """
     c = CONSTANTS[m.dtype(x)]
     e, mantissa = decompose(m, x)
     f = mantissa - 1.0
@@ -291,12 +313,15 @@ def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
 
 
 def log(m: Arithmetic, x: Value) -> Value:
-    """The natural logarithm; -inf at 0, NaN below."""
+    """Return the natural logarithm; -inf at 0, NaN below."""
     return finish_log(m, x, log_sum(m, x, None))
 
 
 def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
-    """``log(mantissa)``, in [sqrt(1/2), sqrt(2)), with some 7 more bits."""
+    """Return ``log(mantissa)`` as a pair, with some 7 bits more than a float.
+
+    ``mantissa`` is in [sqrt(1/2), sqrt(2)). The quotient ``s = f / (2 + f)`` is a pair.
+    """
     c = CONSTANTS[m.dtype(mantissa)]
     f = mantissa - 1.0
     d, d_low = two_sum(m.constant(m.dtype(f), 2.0), f)
@@ -308,7 +333,10 @@ def log_mantissa(m: Arithmetic, mantissa: Value) -> Pair:
 
 
 def log_pair(m: Arithmetic, x: Value, x_low: Value) -> Pair:
-    """``log(x + x_low)`` for positive finite ``x``, with some 7 more bits."""
+    """Return ``log(x + x_low)`` as a pair, with some 7 bits more than a float.
+
+    ``x`` is positive and finite, and ``x_low`` much smaller.
+    """
     c = CONSTANTS[m.dtype(x)]
     e, mantissa = decompose(m, x)
     high, low = log_mantissa(m, mantissa)
@@ -317,7 +345,7 @@ def log_pair(m: Arithmetic, x: Value, x_low: Value) -> Pair:
 
 
 def log2(m: Arithmetic, x: Value) -> Value:
-    """The logarithm to base 2, exact at powers of 2."""
+    """Return the logarithm to base 2, exact at powers of 2."""
     e, mantissa = decompose(m, x)
     scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log2_e"))
     high, low = two_sum(e, scaled[0])
@@ -325,7 +353,7 @@ def log2(m: Arithmetic, x: Value) -> Value:
 
 
 def log10(m: Arithmetic, x: Value) -> Value:
-    """The logarithm to base 10, by that of 2 and that of the mantissa, in pairs."""
+    """Return the logarithm to base 10: that of 2**e plus the mantissa's, in pairs."""
     e, mantissa = decompose(m, x)
     scaled = pair_product(m, log_mantissa(m, mantissa), constant_pair(m, x, "log10_e"))
     unit = CONSTANTS[m.dtype(x)].log10_2
@@ -336,36 +364,43 @@ def log10(m: Arithmetic, x: Value) -> Value:
 
 
 def constant_pair(m: Arithmetic, x: Value, name: str) -> Pair:
-    """The entry ``name`` of ``CONSTANTS``, a split constant, in the format of ``x``."""
+    """Return the split constant ``name`` of ``CONSTANTS`` in the format of ``x``."""
     high, low = getattr(CONSTANTS[m.dtype(x)], name)
     return m.constant(m.dtype(x), high), m.constant(m.dtype(x), low)
 
 
 def log1p_pair(m: Arithmetic, x: Value, x_low: Value) -> Value:
-    """``log(1 + x + x_low)``, for a finite positive argument."""
+    """Return ``log(1 + x + x_low)``, for a finite positive argument of the log."""
     high, low = two_sum(m.constant(m.dtype(x), 1.0), x)
     return log_sum(m, high, low + x_low)
 
 
 def log1p(m: Arithmetic, x: Value) -> Value:
-    """log(1 + x)."""
+    """Return log(1 + x), accurate near 0."""
     f = reals(m, x)
     high, low = two_sum(m.constant(f.dtype, 1.0), x)
     result = finish_log(m, high, log_sum(m, high, low))
+    # Of a tiny x the result rounds to x.
     return m.select(m.abs(x) < 2.0 ** -(f.mantissa + 2), x, result)
 
 
 def logistic(m: Arithmetic, x: Value) -> Value:
-    """1 / (1 + e**-x)."""
+    """Return 1 / (1 + e**-x).
+
+    ``1 / (1 + e**a)`` is computed for a = |x|: the result for a negative x. A positive
+    x gives 1 minus that.
+    """
     f = reals(m, x)
     a = m.abs(x)
     limit = -CONSTANTS[f.dtype].exp_limits[0]
     a = m.select(a > limit, limit, a)
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(a, LOG2_E, m.constant(f.dtype, shift))
     w = exp_minus_one(m, shifted - shift, a)
-    # e**a + 1, in units of 2**(n - most) if that is above 1: the 1 is negligible then,
-    # and the result may be subnormal.
+    # ``total`` is e**a + 1 = 2**n + (2**n w + 1). If n is above a limit, ``total`` is
+    # scaled down to it: the 1 is negligible then, and the quotient stays normal. The
+    # last factor scales the quotient by the remaining power of 2.
     most = f.rounding_shift_bits + f.bias + f.mantissa + 20
     field = bits(m, shifted)
     bounded = m.select(field < most, field, most)
@@ -380,7 +415,7 @@ def logistic(m: Arithmetic, x: Value) -> Value:
 
 
 def logaddexp(m: Arithmetic, x: Value, y: Value) -> Value:
-    """log(e**x + e**y)."""
-    greater = m.select(x > y, x, y)
-    result = greater + log1p(m, exp(m, -m.abs(x - y)))
+    """Return log(e**x + e**y), as max(x, y) + log1p(e**-|x - y|)."""
+    larger = m.select(x > y, x, y)
+    result = larger + log1p(m, exp(m, -m.abs(x - y)))
     return m.select(x == y, x + CONSTANTS[m.dtype(x)].ln2[0], result)

@@ -102,10 +102,13 @@ PI = (3.141592653589793, 1.2246467991473532e-16)
 
 
 def in_float64(formula: Formula) -> Formula:
-    """Make a formula that computes float32 in float64, for functions rarely used."""
+    """Make a formula that computes f32 in f64, of a ``formula`` that computes in f64.
+
+    This decorator is for functions that are rarely used.
+    """
 
     def wrapped(m: Arithmetic, x: Value) -> Value:
-        """``formula`` of an f32 or f64, computed in f64."""
+        """Compute ``formula`` of an f32 or f64 in f64."""
         if m.dtype(x) == "f64":
             return formula(m, x)
         return m.convert(formula(m, m.convert(x, "f64")), "f32")
@@ -115,21 +118,28 @@ def in_float64(formula: Formula) -> Formula:
 
 
 def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
-    """sin (up to its sign) or tan of ``pi a + quarters pi/2``, for an f64 ``a``.
+    """Return sin (up to its sign) or tan of ``pi a + quarters pi/2``, for an f64 ``a``.
 
-    ``function`` is "sin" or "tan".
+    ``function`` is "sin" or "tan". The angle is ``pi r + (n + quarters) pi/2`` with ``n
+    = rint(2 a)``; only ``n`` modulo 2 matters.
     """
     n = m.rint(a + a)
     r = a - 0.5 * n
     pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])
     quarters_turned = n - 2.0 * m.floor(0.5 * n) + float(quarters)
+    # Adding ``rounding_shift`` puts the integer into the low bits.
     quadrant = bits(m, quarters_turned + FORMATS["f64"].rounding_shift)
     zero = m.constant("f64", 0.0)
     return finish(m, function, quadrant, pair_product(m, (r, zero), pi_pair))
 
 
 def shift_product(m: Arithmetic, a: Value) -> tuple[Value, Value, Pair]:
-    """``(t, top, bottom)`` with ``gamma(a) = gamma(2 + t) top / bottom``, ``a < 8``."""
+    """Return ``(t, top, bottom)`` with ``gamma(a) = gamma(2 + t) top / bottom``.
+
+    ``a`` is from 0 to 8, and t is its distance from the nearest integer. ``top`` is the
+    product of a - 1, a - 2, ... down to 2 + t, for an a above 2.5. ``bottom``, a pair,
+    is ``a (a + 1)`` for an a near 0, ``a`` for one near 1, else 1.
+    """
     one, zero = m.constant("f64", 1.0), m.constant("f64", 0.0)
     nearest = m.rint(a)
     bottom, bottom_low = pair_product(m, (a, zero), two_sum(one, a))
@@ -143,9 +153,9 @@ def shift_product(m: Arithmetic, a: Value) -> tuple[Value, Value, Pair]:
 
 @in_float64
 def lgamma(m: Arithmetic, x: Value) -> Value:
-    """log |gamma(x)|; infinite at 0 and the negative integers.
+    """Return log |gamma(x)|; infinite at 0 and the negative integers.
 
-    Its relative error is large near its zeros at negative arguments.
+    The relative error is large near the zeros at negative arguments.
     """
     a = m.abs(x)
     small = a < 8.0
@@ -170,6 +180,7 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     constant = m.fma(factor, log_low, correction + 0.4189385332046727)
     stirling = m.fma(factor, log_a - 1.0, constant)
     result = m.select(small, series, stirling)
+    # |gamma(-a)| = pi / (a |sin(pi a)| gamma(a)).
     sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), 0))
     reflected = log(m, PI[0] / (a * sine)) - result
     reflected = m.select(sine == 0.0, inf, reflected)
@@ -181,12 +192,13 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
 
 @in_float64
 def digamma(m: Arithmetic, x: Value) -> Value:
-    """The derivative of lgamma; infinite at 0, NaN at the negative integers."""
+    """Return the derivative of lgamma; infinite at 0, NaN at the negative integers."""
     a = m.abs(x)
     small = a < 8.0
     bounded = m.select(small, a, 1.5)
     one, zero = m.constant("f64", 1.0), m.constant("f64", 0.0)
-    # digamma(a) = digamma(y) + the sum of 1 / (a - k), or - 1 / a, with 1 <= y < 2.
+    # For 1 <= y < 2: digamma(a) = digamma(y) + the sum of 1 / (a - k) for k = 1 to n,
+    # where y = a - n; below 1 it is digamma(y) - 1 / a with y = 1 + a.
     n = m.floor(bounded) - 1.0
     below = n < 0.0
     total, total_low = pair_quotient(m, (-one, zero), (bounded, zero))

@@ -76,7 +76,7 @@ TANH_ONE = {"f32": 9.2, "f64": 20.0}
 
 
 def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
-    """``(e**a + sign * e**-a) / 2`` for ``a >= 0``."""
+    """Return ``(e**a + sign * e**-a) / 2`` for ``a >= 0``: cosh or sinh."""
     f = reals(m, a)
     low, high = CONSTANTS[f.dtype].exp_limits
     # The factor 1/2 extends the range by ln 2.
@@ -86,14 +86,14 @@ def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
     # e**-a = 2**-n / p, in units of 2**n; it is negligible from n = 64 on.
     n = shifted - f.rounding_shift
     bounded = m.select(n > 60.0, 60.0, n)
-    square = scale(m, one, bounded * -2.0 + f.rounding_shift)
+    square = scale(m, one, bounded * -2.0 + f.rounding_shift)  # 2**(-2 n)
     other = sign * square / p
     total, total_low = fast_two_sum(p, other)
     return scale(m, total + (total_low + p_low), shifted - 1.0)
 
 
 def sinh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine: a polynomial below 1, else exponentials."""
     a = m.abs(x)
     z = a * a
     small = m.fma(a * z, polynomial(m, z, SINH[m.dtype(x)]), a)
@@ -103,12 +103,12 @@ def sinh(m: Arithmetic, x: Value) -> Value:
 
 
 def cosh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return half_exponentials(m, m.abs(x), 1.0)
 
 
 def tanh(m: Arithmetic, x: Value) -> Value:
-    """The hyperbolic tangent.
+    """Return the hyperbolic tangent.
 
     With ``a = n ln(2) / 2 + y`` and ``c = y coth y``, ``e**(2 a)`` is
     ``2**n (c + y) / (c - y)``. So tanh a is ``1 - 2 (c - y) / (2**n (c + y) + c - y)``,
@@ -121,6 +121,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
     limit = TANH_ONE[f.dtype]
     bounded = m.select(a > limit, limit, a)
     shift = f.rounding_shift + f.bias
+    # The low bits of ``shifted`` are the exponent field of 2**n.
     shifted = m.fma(bounded, 2.0 * LOG2_E, m.constant(f.dtype, shift))
     # 1 - tanh a decreases faster than the error of a one-part ln 2 grows with n.
     y = m.fma(shifted - shift, -0.5 * CONSTANTS[f.dtype].ln2[0], bounded)
@@ -135,7 +136,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
 
 
 def asinh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic sine."""
+    """Return the inverse hyperbolic sine, ``log(a + sqrt(1 + a**2))`` with x's sign."""
     f = reals(m, x)
     a = m.abs(x)
     huge = a > 2.0 ** (f.mantissa + 2)
@@ -159,12 +160,16 @@ def asinh(m: Arithmetic, x: Value) -> Value:
         huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0
     )
     result = m.select(a < inf, result, a)
+    # Of a tiny x the result rounds to x.
     result = m.select(a < 2.0 ** -(f.mantissa // 2 + 2), a, result)
     return with_sign_of(m, m.abs(result), x)
 
 
 def acosh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic cosine, at least 0; NaN below 1."""
+    """Return the inverse hyperbolic cosine, which is at least 0; NaN below 1.
+
+    It is ``log(x + sqrt(x**2 - 1))``.
+    """
     f = reals(m, x)
     huge = x > 2.0 ** (f.mantissa + 2)
     # log(1 + t + sqrt(t (t + 2))), t = x - 1
@@ -188,7 +193,10 @@ def acosh(m: Arithmetic, x: Value) -> Value:
 
 
 def atanh(m: Arithmetic, x: Value) -> Value:
-    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN outside."""
+    """Return the inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+
+    It is ``log1p(2 a / (1 - a)) / 2`` with the sign of x.
+    """
     f = reals(m, x)
     a = m.abs(x)
     bounded = m.select(a < 1.0, a, 0.5)
@@ -196,6 +204,7 @@ def atanh(m: Arithmetic, x: Value) -> Value:
     bottom = fast_two_sum(m.constant(f.dtype, 1.0), -bounded)
     high, low = pair_quotient(m, (bounded + bounded, zero), bottom)
     result = 0.5 * log1p_pair(m, high, low)
+    # Of a tiny x the result rounds to x.
     result = m.select(a < 2.0 ** -(f.mantissa // 2 + 2), a, result)
     outside = m.select(a == 1.0, m.constant(f.dtype, inf), nan)
     return with_sign_of(m, m.abs(m.select(a < 1.0, result, outside)), x)

@@ -12,24 +12,27 @@ from arrayfn.primitives.random_bits import threefry_rounds
 
 
 def is_signed(m: Arithmetic, x: Value) -> bool:
-    """Whether the dtype of ``x`` has negative numbers."""
+    """Return whether the dtype of ``x`` has negative numbers."""
     return m.dtype(x)[0] == "i"
 
 
 def absolute(m: Arithmetic, x: Value) -> Value:
-    """The magnitude; the smallest number is its own magnitude."""
+    """Return the magnitude; that of the smallest number wraps to the number itself."""
     return m.select(x < 0, 0 - x, x) if is_signed(m, x) else x
 
 
 def sign(m: Arithmetic, x: Value) -> Value:
-    """-1, 0 or 1."""
+    """Return the sign of ``x``: -1, 0 or 1."""
     dtype = m.dtype(x)
     positive = m.select(x > 0, m.constant(dtype, 1), 0)
     return m.select(x < 0, -1, positive) if is_signed(m, x) else positive
 
 
 def trunc_div_rem(m: Arithmetic, x: Value, y: Value) -> tuple[Value, Value]:
-    """Quotient towards zero and remainder; both are 0 for division by 0."""
+    """Return the quotient ``x / y`` towards zero, and the remainder.
+
+    Both are 0 for division by 0.
+    """
     quotient_of = y
     overflow = None
     if is_signed(m, x):
@@ -45,17 +48,17 @@ def trunc_div_rem(m: Arithmetic, x: Value, y: Value) -> tuple[Value, Value]:
 
 
 def trunc_rem(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The remainder with the sign of ``x``, as np.fmod; 0 where ``y`` is 0."""
+    """Return the remainder with the sign of ``x``, as np.fmod; 0 where ``y`` is 0."""
     return trunc_div_rem(m, x, y)[1]
 
 
 def trunc_div(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The quotient towards zero; 0 where ``y`` is 0."""
+    """Return the quotient towards zero; 0 where ``y`` is 0."""
     return trunc_div_rem(m, x, y)[0]
 
 
 def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The floor of the quotient; 0 where ``y`` is 0."""
+    """Return the floor of the quotient; 0 where ``y`` is 0."""
     quotient, rest = trunc_div_rem(m, x, y)
     if not is_signed(m, x):
         return quotient
@@ -63,7 +66,7 @@ def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def remainder(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The remainder with the sign of ``y``; 0 where ``y`` is 0."""
+    """Return the remainder with the sign of ``y``; 0 where ``y`` is 0."""
     rest = trunc_rem(m, x, y)
     if not is_signed(m, x):
         return rest
@@ -71,38 +74,43 @@ def remainder(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The greater."""
+    """Return the larger of two integers."""
     return m.select(x > y, x, y)
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The lesser."""
+    """Return the smaller of two integers."""
     return m.select(x < y, x, y)
 
 
 def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
-    """``minimum(maximum(x, low), high)``, as np.clip."""
+    """Return ``minimum(maximum(x, low), high)``, as np.clip."""
     return minimum(m, maximum(m, x, low), high)
 
 
 def _shift_count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
-    """Whether the shift count ``y`` is within the width, and the count or else 0.
+    """Return whether the shift count ``y`` is below the width, and a safe count.
 
-    Negative counts are not.
+    A negative count is not below the width. The safe count is ``y``, or else 0.
     """
     n = width(m.dtype(y))
+    # As an unsigned number, a negative count is large.
     within = m.reinterpret(y, "u" + m.dtype(y)[1:]) < n
     return within, m.select(within, y, 0)
 
 
 def shift_left(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x << y``; 0 where ``y`` is negative or not below the width."""
+    """Return ``x << y``, or 0 where ``y`` is negative or not below the width."""
     within, count = _shift_count(m, y)
     return m.select(within, x << count, 0)
 
 
 def shift_right(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x >> y``, arithmetic if signed; larger counts shift all bits out."""
+    """Return ``x >> y``, arithmetic if signed.
+
+    Counts that are negative or not below the width shift all bits out: the result is 0,
+    or -1 for a negative ``x``.
+    """
     within, count = _shift_count(m, y)
     if not is_signed(m, x):
         return m.select(within, x >> count, 0)
@@ -110,13 +118,17 @@ def shift_right(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def shift_right_logical(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x >> y`` filling with zeros; a count outside the width gives 0."""
+    """Return ``x >> y``, filled with zeros; a count outside of the width gives 0."""
     within, count = _shift_count(m, y)
     return m.select(within, logical_shift_right(m, x, count), 0)
 
 
 def pow(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x ** y``, wrapping; negative exponents give the truncated reciprocal."""
+    """Return ``x ** y``, wrapping.
+
+    A negative exponent gives the truncated reciprocal: 1 for a base of 1, 1 or -1 for a
+    base of -1, else 0.
+    """
     result = m.integer_power(x, y)
     if not is_signed(m, x):
         return result
@@ -128,5 +140,8 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
 def threefry2x32(
     m: Arithmetic, key_0: Value, key_1: Value, counter_0: Value, counter_1: Value
 ) -> tuple[Value, Value]:
-    """Threefry-2x32 with 20 rounds: two u32 words of the block of two counters."""
+    """Return the two u32 words of a Threefry-2x32 block, with 20 rounds.
+
+    The key and the counter of the block are two u32 words each.
+    """
     return threefry_rounds(key_0, key_1, counter_0, counter_1)

@@ -72,7 +72,13 @@ ATAN = {
 
 
 def atan_pair(m: Arithmetic, y: Value, x: Value) -> Pair:
-    """``atan(y / x)`` in [0, pi/2] for finite ``y, x >= 0``, not both 0."""
+    """Return ``atan(y / x)`` in [0, pi/2] as a pair, for finite ``y, x >= 0``.
+
+    They are not both 0. The quotient is reduced to ``|t| <= tan(pi/8)``: with ``small /
+    large`` above that, ``atan(small / large) = pi/4 + atan(t)`` with ``t = (small -
+    large) / (small + large)`` (``turned``), and ``atan(y / x) = pi/2 - atan(x / y)``
+    (``swap``).
+    """
     f = reals(m, x)
     half_pi = HALF_PI[f.dtype]
     swap = y > x
@@ -80,7 +86,7 @@ def atan_pair(m: Arithmetic, y: Value, x: Value) -> Pair:
     small = m.select(swap, x, y)
     factor = unit_scale(m, large)
     large, small = large * factor, small * factor
-    turned = small > large * 0.41421356237309503
+    turned = small > large * 0.41421356237309503  # tan(pi/8)
     zero = m.constant(f.dtype, 0.0)
     difference, difference_low = fast_two_sum(large, -small)
     total, total_low = fast_two_sum(large, small)
@@ -105,28 +111,31 @@ def atan_pair(m: Arithmetic, y: Value, x: Value) -> Pair:
 
 
 def atan(m: Arithmetic, x: Value) -> Value:
-    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    """Return the angle in [-pi/2, pi/2] whose tangent is x."""
     a = m.abs(x)
-    most = 2.0 ** (reals(m, x).mantissa + 10)
+    most = 2.0 ** (reals(m, x).mantissa + 10)  # from here on the result is pi/2
     bounded = m.select(a < most, a, most)
     high, low = atan_pair(m, bounded, m.constant(m.dtype(x), 1.0))
     result = m.select(x == x, with_sign_of(m, high + low, x), x)
+    # Of a tiny x the result rounds to x.
     return m.select(a < 2.0 ** -(reals(m, x).mantissa // 2 + 2), x, result)
 
 
 def atan2(m: Arithmetic, y: Value, x: Value) -> Value:
-    """The angle of the point (x, y), in [-pi, pi]."""
+    """Return the angle of the point (x, y), in [-pi, pi]."""
     f = reals(m, x)
     half_pi = HALF_PI[f.dtype]
     a, b = m.abs(y), m.abs(x)
     both = (a == inf) & (b == inf)
-    # Infinite and zero pairs become points on the same ray.
+    # Points with infinite or two zero coordinates are replaced by finite points on the
+    # same ray, other than 0.
     one, zero = m.constant(f.dtype, 1.0), m.constant(f.dtype, 0.0)
     a_finite = m.select(a == inf, one, m.select(b == inf, zero, a))
     b_finite = m.select(b == inf, one, m.select(a == inf, zero, b))
     a_finite = m.select(both, one, a_finite)
     b_finite = m.select(both | ((a == 0.0) & (b == 0.0)), one, b_finite)
     high, low = atan_pair(m, a_finite, b_finite)
+    # For a negative x the angle is pi minus that; it gets the sign of y.
     reflected, reflected_low = fast_two_sum(
         m.constant(f.dtype, 2.0 * half_pi[0]), -high
     )
@@ -136,9 +145,10 @@ def atan2(m: Arithmetic, y: Value, x: Value) -> Value:
 
 
 def asin_parts(m: Arithmetic, x: Value) -> tuple[Value, Value, Value]:
-    """Split asin and acos by ``a = |x|``: ``(a < 1/2, high, low)``.
+    """Return ``(a < 1/2, high, low)`` for ``a = |x|``, from which asin and acos follow.
 
-    ``high + low`` is asin(a) where ``a < 1/2``, and half of acos(a) elsewhere.
+    ``high + low`` is asin(a) where ``a < 1/2``. Elsewhere it is half of acos(a), which
+    is ``asin(sqrt((1 - a) / 2))``.
     """
     a = m.abs(x)
     small = a < 0.5
@@ -152,7 +162,10 @@ def asin_parts(m: Arithmetic, x: Value) -> tuple[Value, Value, Value]:
 
 
 def asin(m: Arithmetic, x: Value) -> Value:
-    """The angle in [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]."""
+    """Return the angle in [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1].
+
+    For a large x it is ``pi/2 - acos(x)``.
+    """
     first, second, _ = HALF_PI[m.dtype(x)]
     small, high, low = asin_parts(m, x)
     half_pi = m.constant(m.dtype(x), first)
@@ -162,11 +175,12 @@ def asin(m: Arithmetic, x: Value) -> Value:
 
 
 def acos(m: Arithmetic, x: Value) -> Value:
-    """The angle in [0, pi] whose cosine is x; NaN outside [-1, 1]."""
+    """Return the angle in [0, pi] whose cosine is x; NaN outside [-1, 1]."""
     first, second, _ = HALF_PI[m.dtype(x)]
     small, high, low = asin_parts(m, x)
     negative = x < 0.0
-    # pi/2 -+ asin(a) for a small a; 2 half or pi - 2 half for a large one.
+    # base + factor * (high + low) is pi/2 - asin(a) or pi/2 + asin(a) for a small a,
+    # and acos(a) or pi - acos(a), of which high + low is half, for a large one.
     zero = m.constant(m.dtype(x), 0.0)
     half_pi = m.constant(m.dtype(x), first)
     positive_base = m.select(small, half_pi, zero)

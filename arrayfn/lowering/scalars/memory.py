@@ -12,17 +12,19 @@ LINE_BYTES: Final = 64  # of a cache line, which one prefetch loads
 
 
 def prefetch_row(pointer: Any, begin: int, count: int) -> None:
-    """Prefetch ``count`` elements from ``pointer[begin]`` on; they need not exist.
+    """Prefetch ``count`` elements from ``pointer[begin]`` on into the caches.
 
-    It is a hint: a kernel prefetches the next row while it computes the current one.
+    This is a hint, so the elements need not exist. A kernel prefetches the next row
+    while it computes the current one. Called from Python it does nothing.
     """
 
 
 def store_row(target: Any, begin: int, source: Any, count: int, far: int) -> None:
     """Copy ``count`` elements: ``target[begin + k] = source[k]``.
 
-    With ``far`` they bypass the caches: an array that is larger than the caches would
-    otherwise be read before it is overwritten. Both pointers have the same dtype.
+    If ``far`` is not 0, compiled code writes past the caches: stores to an array that
+    is larger than the caches would otherwise read its cache lines first. Both pointers
+    have the same dtype.
     """
     for k in range(count):
         target[begin + k] = source[k]

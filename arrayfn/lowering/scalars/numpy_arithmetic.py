@@ -28,27 +28,40 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class NumpyArithmetic:
-    """``Arithmetic`` on NumPy scalars and arrays."""
+    """``Arithmetic`` on NumPy scalars and arrays.
+
+    ``arithmetic.Arithmetic`` says what each method computes.
+    """
 
     def dtype(self, x: Value) -> str:
+        """Return the name of the dtype, such as "f32"."""
         return NAMES[x.dtype]
 
     def constant(self, dtype: str, value: float | bool) -> Value:
+        """Return ``value`` as a NumPy scalar of ``dtype``."""
         return DTYPES[dtype].type(value)
 
     def convert(self, x: Value, dtype: str) -> Value:
+        """Return ``x`` converted to ``dtype``."""
         return x.astype(DTYPES[dtype])
 
     def to_half_bits(self, x: Value) -> Value:
+        """Round a float32 to float16; return the bits as a uint16."""
         return x.astype(np.float16).view(np.uint16)
 
     def from_half_bits(self, x: Value) -> Value:
+        """Return the float32 that is the float16 with the bits ``x``, a uint16."""
         return x.view(np.float16).astype(np.float32)
 
     def reinterpret(self, x: Value, dtype: str) -> Value:
+        """Return the bits of ``x`` as a value of ``dtype``, of the same width."""
         return x.view(DTYPES[dtype])
 
     def select(self, condition: Value, x: Value, y: Value) -> Value:
+        """Return ``x`` where ``condition`` holds, else ``y``.
+
+        One of ``x`` and ``y`` may be a Python number, which gets the other's dtype.
+        """
         dtype = x.dtype if isinstance(x, (np.generic, np.ndarray)) else y.dtype
         x, y = (
             v if isinstance(v, (np.generic, np.ndarray)) else dtype.type(v)
@@ -59,6 +72,7 @@ class NumpyArithmetic:
         return np.where(condition, x, y)
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """Return ``x * y + z`` of floats with one rounding."""
         if x.dtype == np.float32:
             return _fma_f32(x, np.float32(y), np.float32(z))
         return _fma_f64(x, np.float64(y), np.float64(z))
@@ -72,35 +86,46 @@ class NumpyArithmetic:
     exact_fmod = staticmethod(np.fmod)
 
     def popcount(self, x: Value) -> Value:
+        """Return the number of bits of an integer that are 1."""
         unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
         return np.bitwise_count(unsigned).astype(x.dtype)
 
     def leading_zeros(self, x: Value) -> Value:
+        """Return the number of zero bits above the highest 1; the width for 0."""
         n = 8 * x.dtype.itemsize
         unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
+        # Set all bits below the highest 1, and count the ones.
         for step in (1, 2, 4, 8, 16, 32):
             if step < n:
                 unsigned = unsigned | (unsigned >> step)
         return (n - np.bitwise_count(unsigned).astype(x.dtype)).astype(x.dtype)
 
     def integer_quotient(self, x: Value, y: Value) -> Value:
-        quotient = x // y
+        """Return ``x / y`` of integers, truncated towards 0."""
+        quotient = x // y  # rounded down
         if x.dtype.kind == "u":
             return quotient
+        # Towards 0: add 1 to an inexact negative quotient.
         inexact = quotient * y != x
         return (quotient + (inexact & ((x < 0) != (y < 0)))).astype(x.dtype)
 
     def integer_power(self, x: Value, y: Value) -> Value:
+        """Return ``x ** y`` modulo 2**width, with ``y`` taken as unsigned."""
         unsigned = np.dtype(f"u{x.dtype.itemsize}")
         result = np.power(x.view(unsigned), y.view(unsigned))
         return result.view(x.dtype)
 
     def lookup(self, table: Sequence[int], index: Value) -> Value:
+        """Return ``table[index]`` as a uint64."""
         return np.asarray(table, np.uint64)[index]
 
     def guarded(
         self, name: str, rare: Formula, slow: Formula, common: Value, *arguments: Value
     ) -> Value:
+        """Return ``common``, or ``slow`` of the arguments where ``rare`` of them holds.
+
+        Of arrays, only the rare elements are passed to ``slow``. ``name`` is not used.
+        """
         condition = rare(self, *arguments)
         if not isinstance(condition, np.ndarray):
             return slow(self, *arguments) if condition else common
@@ -111,44 +136,47 @@ class NumpyArithmetic:
         return result
 
     def accumulate(self, operation: str, x: Value, y: Value) -> Value:
+        """Return ``x`` and ``y`` combined by "add", "mul", "max" or "min"."""
         return _ACCUMULATE[operation](x, y)
 
 
 def _round_to_odd(high: Value, low: Value) -> Value:
-    """The float64 sum ``high + low`` (a two-sum) rounded to odd.
+    """Return the sum ``high + low``, the result of ``_two_sum``, rounded to odd.
 
-    Rounding it again to a shorter format, or after adding a much larger exact term,
+    If the sum is not exact, the result is that neighbouring float64 whose last bit is
+    1. Rounding it again to a shorter format, or after adding a much larger exact term,
     equals rounding once (Boldo and Melquiond, Emulation of FMA, 2008).
     """
     odd = high.view(np.int64) & 1
+    # Adding 1 to the bits of a float steps away from 0, subtracting 1 towards it.
     toward = np.where((low > 0) == (high > 0), 1, -1)
     nudge = np.where((low != 0) & (odd == 0) & np.isfinite(high), toward, 0)
     return (high.view(np.int64) + nudge).view(np.float64)[()]
 
 
 def _two_sum(x: Value, y: Value) -> tuple[Value, Value]:
-    """The rounded sum and its exact error, of float64."""
+    """Return the rounded sum ``x + y`` of float64 and its exact rounding error."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
 
 
 def _fma_f32(x: Value, y: Value, z: Value) -> Value:
-    """``x * y + z`` of float32 with one rounding, by exact float64 products."""
+    """Return ``x * y + z`` of float32 with one rounding, by exact float64 products."""
     product = x.astype(np.float64) * y.astype(np.float64)
     high, low = _two_sum(product, z.astype(np.float64))
     return _round_to_odd(high, low).astype(np.float32)
 
 
 def _split(x: Value) -> tuple[Value, Value]:
-    """Dekker's split of a float64 into two parts of 26 bits."""
+    """Split a float64 into a sum of two parts of 26 bits (Dekker)."""
     scaled = x * 134217729.0
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _load_exact_fma() -> Callable[[float, float, float], float]:
-    """The C library's fma, to which Python is linked; exact for all arguments."""
+    """Return the C library's ``fma``, which rounds once for all arguments."""
     function = ctypes.CDLL(None).fma
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_double] * 3
@@ -160,10 +188,11 @@ _EXACT_FMA_ARRAY = np.frompyfunc(_EXACT_FMA, 3, 1)
 
 
 def _fma_f64(x: Value, y: Value, z: Value) -> Value:
-    """``x * y + z`` of float64 with one rounding.
+    """Return ``x * y + z`` of float64 with one rounding.
 
-    Scalars go to the C library. Arrays are computed by exact products and sums, and by
-    the C library where those could overflow or underflow.
+    Scalars are computed by the C library. Arrays are computed by exact products and
+    sums (Boldo and Melquiond's emulation), which is faster; elements for which these
+    could overflow or underflow are computed by the C library.
     """
     if not any(isinstance(v, np.ndarray) for v in (x, y, z)):
         return np.float64(_EXACT_FMA(x, y, z))

@@ -65,7 +65,11 @@ CBRT = (
 
 
 def log_pair(m: Arithmetic, x: Value) -> Pair:
-    """``log(x)`` of an f64 with a relative error of about 2**-67, for ``x > 0``."""
+    """Return ``log(x)`` of a positive f64 as a pair, with an error of about 2**-67.
+
+    The error is relative. ``log x = e ln 2 + 2 s + s**3 (2/3 + s**2 Q(s**2))``, and all
+    but Q is computed in pairs.
+    """
     e, mantissa = decompose(m, x)
     f = mantissa - 1.0
     d = two_sum(m.constant("f64", 2.0), f)
@@ -86,7 +90,7 @@ def log_pair(m: Arithmetic, x: Value) -> Pair:
 
 
 def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``|x| ** y`` for finite arguments, ``x`` not 0."""
+    """Return ``|x| ** y = exp(y log |x|)`` of f64; ``x`` is finite and not 0."""
     # The smallest nonzero logarithm is 2**-53, so such powers overflow anyway.
     y = clamped(m, y, (-(2.0**100), 2.0**100))
     zero = m.constant("f64", 0.0)
@@ -99,7 +103,7 @@ def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def pow_f32(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``|x| ** y`` for finite arguments, ``x`` not 0; computed in float64.
+    """Return ``|x| ** y`` of f32, computed in f64; ``x`` is finite and not 0.
 
     It is ``exp(y log |x|)``. With ``|x| = 2**e (1 + f)`` and ``s = f / (f + 2)`` the
     logarithm is ``e ln 2 + log((1 + s) / (1 - s))``.
@@ -116,12 +120,16 @@ def pow_f32(m: Arithmetic, x: Value, y: Value) -> Value:
     shifted = m.fma(power, LOG2_E, m.constant("f64", shift))
     r = m.fma(shifted - shift, -c.ln2[0], power)
     p = 1.0 + m.fma(r * r, polynomial(m, r, EXP_P), r)
+    # The exponent field of 2**n; n is in the low bits of ``shifted``.
     biased = bits(m, shifted) - (FORMAT_F64.rounding_shift_bits - FORMAT_F64.bias)
     return m.convert(p * power_of_two(m, biased), "f32")
 
 
 def pow(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x ** y`` with the limits of C's pow."""
+    """Return ``x ** y``, with the special cases of C's pow.
+
+    Those are zeros, infinities, NaN, and negative bases, which need an integer ``y``.
+    """
     dtype = m.dtype(x)
     core = pow_f64 if dtype == "f64" else pow_f32
     a = m.abs(x)
@@ -129,11 +137,13 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
     result = core(m, x, y)
     zero = m.constant(dtype, 0.0)
     infinity = m.constant(dtype, inf)
+    # A base of 0 or infinity, then an infinite exponent.
     result = m.select(a == 0.0, m.select(negative_y, infinity, zero), result)
     result = m.select(a == inf, m.select(negative_y, zero, infinity), result)
     grows = (a > 1.0) != negative_y
     limit = m.select(a == 1.0, m.constant(dtype, 1.0), m.select(grows, infinity, zero))
     result = m.select(m.abs(y) == inf, limit, result)
+    # y is an odd integer if y / 2 is not an integer.
     integral = m.trunc(y) == y
     half = 0.5 * y
     odd = integral & (m.trunc(half) != half)
@@ -141,6 +151,7 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
     odd = odd & (m.abs(y) < inf)
     negative_x = bits(m, x) < 0
     result = m.select(negative_x & odd, -result, result)
+    # A negative base with an exponent that is no integer has no real power.
     invalid = (x < 0.0) & (a < inf) & (m.abs(y) < inf)
     result = m.select(invalid & ~integral, nan, result)
     result = m.select(either_nan(m, x, y), x + y, result)
@@ -148,24 +159,30 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def rsqrt(m: Arithmetic, x: Value) -> Value:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return 1.0 / m.sqrt(x)
 
 
 def cbrt(m: Arithmetic, x: Value) -> Value:
-    """The real cube root."""
+    """Return the real cube root.
+
+    With ``|x| = 2**(3 third + remainder) mantissa`` it is ``2**third cbrt(v)``, ``v =
+    2**remainder mantissa``. A polynomial of the mantissa, times cbrt(2**remainder), is
+    refined by Halley's step (for f64) and Newton's.
+    """
     f = reals(m, x)
     a = m.abs(x)
     tiny = a < f.smallest_normal
     a = m.select(tiny, a * 2.0**54, a)
     field = logical_shift_right(m, bits(m, a), f.mantissa)
-    # e + 3 * 2**k is positive and has the same remainder modulo 3 as e.
+    # Or-ed into the bits of 2**mantissa, the exponent field is an exact float.
     unit_bits = (f.bias + f.mantissa) << f.mantissa
     e = m.reinterpret(field | unit_bits, f.dtype) - (2.0**f.mantissa + f.bias)
     third = m.floor(e * (1.0 / 3.0) + 0.01)
     remainder = e - 3.0 * third
     mantissa = m.reinterpret((bits(m, a) & f.mantissa_mask) | f.one, f.dtype)
     start = polynomial(m, mantissa, CBRT)
+    # cbrt(2**remainder): 1, cbrt(2) or cbrt(4).
     factor = m.select(remainder == 1.0, m.constant(f.dtype, 1.259921049894873), 1.0)
     factor = m.select(remainder == 2.0, 1.587401051968199, factor)
     power = m.select(remainder == 1.0, m.constant(f.dtype, 2.0), 1.0)
@@ -180,7 +197,9 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
     cube, cube_low = two_product(m, square, y)
     residual = (cube - v) + m.fma(square_low, y, cube_low)
     y = y - residual / (3.0 * square)
+    # A subnormal x was scaled by 2**54, whose cube root is 2**18.
     exponent = third - m.select(tiny, m.constant(f.dtype, 18.0), 0.0)
+    # The exponent field of 2**exponent, which is in the low bits of ``shifted``.
     shifted = exponent + f.rounding_shift
     biased = bits(m, shifted) - (f.rounding_shift_bits - f.bias)
     result = with_sign_of(m, y * power_of_two(m, biased), x)
@@ -188,17 +207,25 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
 
 
 def unit_scale(m: Arithmetic, x: Value) -> Value:
-    """A power of two that scales a positive finite ``x`` to [1, 4), roughly if tiny."""
+    """Return a power of 2 whose product with a positive finite ``x`` is in [1, 4).
+
+    For a subnormal ``x`` the product is smaller.
+    """
     f = reals(m, x)
-    field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)
+    field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)  # the exponent of x
     smallest, largest = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
     field = m.select(field < smallest, smallest, field)
     field = m.select(field > largest, largest, field)
+    # The exponent field of the reciprocal of a power of 2: 2 bias - field.
     return m.reinterpret(((2 * f.bias) << f.mantissa) - field, f.dtype)
 
 
 def hypot(m: Arithmetic, x: Value, y: Value) -> Value:
-    """sqrt(x**2 + y**2) without overflow; infinite if either is."""
+    """Return sqrt(x**2 + y**2), without intermediate overflow.
+
+    It is infinite if one of them is, even if the other is NaN. The squares are exact
+    pairs, and the root is corrected by the rounding errors.
+    """
     f = reals(m, x)
     x, y = m.abs(x), m.abs(y)
     a = m.select(x > y, x, y)
@@ -211,6 +238,7 @@ def hypot(m: Arithmetic, x: Value, y: Value) -> Value:
     root = m.sqrt(total)
     rest = m.fma(-root, root, total) + (total_low + (square_low + other_low))
     root = root + rest / (root + root)
+    # The reciprocal of the power of 2 ``factor``: its exponent field is 2 bias - field.
     inverse = m.reinterpret(((2 * f.bias) << f.mantissa) - bits(m, factor), f.dtype)
     result = m.select(a == 0.0, 0.0, root * inverse)
     result = m.select(either_nan(m, x, y), x + y, result)

@@ -14,65 +14,67 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The maximum; NaN if either is NaN; y for zeros.
+    """Return the maximum of two floats: NaN if one is NaN, y if both are zeros.
 
-    If y is a constant, which is usual, one comparison remains.
+    If y is a constant, which is usual, the compiler removes the test of y.
     """
     return m.select(y != y, y, m.select(y >= x, y, x))
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The minimum; NaN if either is NaN; y for zeros."""
+    """Return the minimum of two floats: NaN if one is NaN, y if both are zeros."""
     return m.select(y != y, y, m.select(y <= x, y, x))
 
 
 def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
-    """``minimum(maximum(x, low), high)``, as np.clip."""
+    """Return ``minimum(maximum(x, low), high)``, as np.clip."""
     return minimum(m, maximum(m, x, low), high)
 
 
 def sign(m: Arithmetic, x: Value) -> Value:
-    """-1, 0 or 1; NaN for NaN."""
+    """Return the sign of ``x``: -1, 0 or 1, and NaN for NaN."""
     one = m.constant(m.dtype(x), 1.0)
     return m.select(x > 0.0, one, m.select(x < 0.0, -one, m.select(x == 0.0, 0.0, x)))
 
 
 def copysign(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x`` with the sign of ``y``."""
+    """Return ``x`` with the sign of ``y``."""
     return with_sign_of(m, m.abs(x), y)
 
 
 def signbit(m: Arithmetic, x: Value) -> Value:
-    """Whether the sign bit is set."""
+    """Return whether the sign bit of ``x`` is set."""
     return bits(m, x) < 0
 
 
 def isfinite(m: Arithmetic, x: Value) -> Value:
-    """Neither infinite nor NaN."""
+    """Return whether ``x`` is neither infinite nor NaN."""
     return m.abs(x) < inf
 
 
 def isinf(m: Arithmetic, x: Value) -> Value:
-    """Whether ``x`` is infinite, of either sign."""
+    """Return whether ``x`` is infinite, of either sign."""
     return m.abs(x) == inf
 
 
 def isnan(m: Arithmetic, x: Value) -> Value:
-    """Whether ``x`` is NaN, the only value unequal to itself."""
+    """Return whether ``x`` is NaN, the only value unequal to itself."""
     return x != x
 
 
 def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The exact remainder with the sign of ``x``, as C's fmod.
+    """Return the exact remainder with the sign of ``x``, as C's fmod.
 
-    Where the quotient has too many bits, C's own function computes it.
+    Where the quotient has too many bits to be exact, C's own function computes it.
     """
     most = 2.0 ** (reals(m, x).mantissa - 1)
 
     def is_far(m: Arithmetic, x: Value, y: Value) -> Value:
+        """Return whether the quotient is large, or not a number."""
         return ~(m.abs(x / y) < most)
 
     def of_far(m: Arithmetic, x: Value, y: Value) -> Value:
+        """Return the result of C's fmod."""
         return m.exact_fmod(x, y)
 
     a, b = m.abs(x), m.abs(y)
@@ -85,14 +87,18 @@ def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def remainder(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The remainder with the sign of ``y``, as Python's and NumPy's ``%``."""
+    """Return the remainder with the sign of ``y``, as Python's and NumPy's ``%``."""
     rest = fmod(m, x, y)
     shifted = m.select((y < 0.0) != (rest < 0.0), rest + y, rest)
     return m.select(rest == 0.0, with_sign_of(m, m.abs(rest), y), shifted)
 
 
 def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The floor of the quotient, consistent with ``remainder``, as NumPy's ``//``."""
+    """Return the floor of the quotient as NumPy's ``//``, in step with ``remainder``.
+
+    ``(x - remainder) / y`` is nearly an integer, and is rounded to it. A zero gets the
+    sign of the quotient.
+    """
     rest = fmod(m, x, y)
     quotient = (x - rest) / y
     down = (rest != 0.0) & ((y < 0.0) != (rest < 0.0))
@@ -106,12 +112,16 @@ def floordiv(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def nextafter(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The next representable number from ``x`` towards ``y``."""
+    """Return the next representable number from ``x`` towards ``y``.
+
+    Adding 1 to the bits of a float steps away from 0, subtracting 1 towards 0.
+    """
     f = reals(m, x)
     raw = bits(m, x)
     away = (y > x) == (x > 0.0)
     one = m.constant(f.integer, 1)
     stepped = m.reinterpret(raw + m.select(away, one, -1), f.dtype)
+    # From 0 the next number is the smallest subnormal, whose bits are 1.
     smallest = with_sign_of(m, m.reinterpret(one, f.dtype), y)
     result = m.select(x == 0.0, smallest, stepped)
     result = m.select(x == y, y, result)

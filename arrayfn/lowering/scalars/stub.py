@@ -45,7 +45,7 @@ F64_NAN: np.float64
 
 
 def text() -> str:
-    """The stub file's text."""
+    """Return the text of the stub file."""
     names = (f"{name}: ScalarFunction\n" for name in SCALARS)
     return HEADER + "".join(names)
 

@@ -59,7 +59,10 @@ class ScalarFunction:
     formula: Formula
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute on scalars or arrays, which are converted to the argument dtypes."""
+        """Compute on scalars or arrays, which are converted to the argument dtypes.
+
+        Raises TypeError for a wrong number of arguments.
+        """
         if len(arguments) != len(self.arguments):
             raise TypeError(
                 f"{self.name} takes {len(self.arguments)} arguments "
@@ -75,9 +78,9 @@ class ScalarFunction:
 
 
 def _unpack(dtype: str, x: Any) -> Value:
-    """Convert an argument ``x`` to what formulas take.
+    """Convert an argument ``x`` of ``dtype`` to the value that formulas take.
 
-    A complex number becomes its two parts, a 16-bit float the u16 of its bits.
+    A complex number becomes its two parts, a half-precision number the u16 of its bits.
     """
     if dtype in HALF_PRECISION:
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
@@ -108,11 +111,12 @@ def _pack(dtype: str, result: Value) -> Any:
 
 
 def _infix(function: Callable[[Value, Value], Value]) -> Formula:
-    """The formula of one Python operator."""
+    """Make the formula of a Python operator of two values, such as ``operator.add``."""
     return lambda m, x, y: function(x, y)
 
 
 def _unary(function: Callable[[Value], Value]) -> Formula:
+    """Make the formula of a Python operator of one value, such as ``operator.neg``."""
     return lambda m, x: function(x)
 
 
@@ -133,12 +137,13 @@ RING = {
 
 
 def _accumulate(operation: str) -> Formula:
-    """Make the formula that adds a term to a sum, product or extremum.
+    """Make the formula of one step of a reduction by ``operation``.
 
-    ``operation`` is one of those of ``Arithmetic.accumulate``.
+    ``operation`` is "add", "mul", "max" or "min".
     """
 
     def formula(m: Arithmetic, x: Value, y: Value) -> Value:
+        """Combine the result so far, ``x``, and a term ``y``."""
         return m.accumulate(operation, x, y)
 
     return formula
@@ -146,7 +151,7 @@ def _accumulate(operation: str) -> Formula:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The functions for one kind of dtype, grouped by what they take.
+    """The functions for one kind of dtype, grouped by their operands and results.
 
     Attributes:
         unary, binary, ternary: functions of one, two or three numbers of a dtype, whose
@@ -164,7 +169,7 @@ class _Kind:
     parts: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
 
     def functions(self, dtype: str) -> Iterator[ScalarFunction]:
-        """The functions for one dtype of this kind."""
+        """Yield the functions for one dtype of this kind."""
         for formulas, count, result in (
             (self.unary, 1, dtype),
             (self.binary, 2, dtype),
@@ -345,7 +350,10 @@ def _convert(source: str, target: str) -> Formula:
     real_source = REAL_PART.get(source, source)
 
     def formula(m: Arithmetic, x: Value) -> Value:
-        """Convert ``x``; a complex number loses its imaginary part."""
+        """Convert ``x``. A complex number loses its imaginary part in a real dtype.
+
+        As a bool it is true if one of its parts is not 0.
+        """
         if target in COMPLEXES:
             part = REAL_PART[target]
             if source in COMPLEXES:
@@ -361,7 +369,7 @@ def _convert(source: str, target: str) -> Formula:
 
 
 def _functions() -> Iterator[ScalarFunction]:
-    """Yield all functions but bitcasts, for each dtype that they take."""
+    """Yield all functions except bitcasts, for each dtype that they take."""
     kinds = {
         **dict.fromkeys(FLOATS, _FLOAT),
         **dict.fromkeys(INTEGERS, _INTEGER),
@@ -390,7 +398,7 @@ def _functions() -> Iterator[ScalarFunction]:
 
 
 def _bitcasts() -> Iterator[ScalarFunction]:
-    """The functions that reinterpret the bits of a dtype as another of equal size."""
+    """Yield the functions that reinterpret bits as another dtype of the same size."""
     sizes = {t: DTYPES[t].itemsize for t in (*INTEGERS, *FLOATS, *COMPLEXES)}
     sizes["bool"] = 1
     for source, size in sizes.items():
@@ -401,10 +409,12 @@ def _bitcasts() -> Iterator[ScalarFunction]:
 
 
 def _bitcast(source: str, target: str) -> Formula:
+    """Make the formula that reinterprets the bits of ``source`` as ``target``."""
     return lambda m, x: conversions.bitcast(m, x, source, target)
 
 
 def _select(m: Arithmetic, condition: Value, x: Value, y: Value) -> Value:
+    """Return ``x`` where ``condition`` holds, else ``y``; the formula for reals."""
     return m.select(condition, x, y)
 
 
@@ -412,6 +422,7 @@ def _threefry_word(word: int) -> Formula:
     """Make the formula of word ``word``, 0 or 1, of a Threefry block."""
 
     def formula(m: Arithmetic, *arguments: Value) -> Value:
+        """Return the word; ``arguments`` are two words of key and two of counter."""
         return integers.threefry2x32(m, *arguments)[word]
 
     return formula

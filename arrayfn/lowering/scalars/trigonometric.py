@@ -52,14 +52,20 @@ COS = {
 
 
 def sin_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
-    """``sin`` of a reduced argument as a sum; ``z`` is its square."""
+    """Return the sine of a reduced angle ``r``, a pair, as an unevaluated sum.
+
+    ``z`` is the square of its high part.
+    """
     high, low = r
     tail = high * z * polynomial(m, z, SIN[m.dtype(z)])
     return high, m.fma(low, 1.0 - 0.5 * z, tail)
 
 
 def cos_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
-    """``cos`` of a reduced argument as a sum; ``z`` is its square."""
+    """Return the cosine of a reduced angle ``r``, a pair, as an unevaluated sum.
+
+    ``z`` is the square of its high part.
+    """
     high, low = r
     half = 0.5 * z
     one, one_low = fast_two_sum(m.constant(m.dtype(z), 1.0), -half)
@@ -70,9 +76,11 @@ def cos_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
 
 
 def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
-    """sin, cos or tan (``function``) from the quadrant and the reduced argument.
+    """Return sin, cos or tan of the angle ``n pi/2 + r``; only n modulo 4 counts.
 
-    The angle is ``n pi/2 + r``; only ``n`` modulo 4 counts.
+    ``function`` is "sin", "cos" or "tan". r is a pair. An odd n exchanges the sine and
+    the cosine of r. The sine is negative for n modulo 4 of 2 and 3, the cosine for 1
+    and 2. The tangent is the quotient of two unevaluated sums.
     """
     z = r[0] * r[0]
     sine = sin_polynomial(m, r, z)
@@ -97,22 +105,28 @@ def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
     else:
         value, quadrant = m.select(odd, s, c), n + 1
     f = reals(m, value)
+    # Bit 1 of the quadrant, moved to the sign bit, inverts the sign.
     return m.reinterpret(bits(m, value) ^ ((quadrant & 2) << (f.bits - 2)), f.dtype)
 
 
 def circular(m: Arithmetic, function: str, x: Value) -> Value:
-    """sin, cos or tan (``function``) of any x.
+    """Return sin, cos or tan of any x; ``function`` is "sin", "cos" or "tan".
 
-    Huge angles take a slower reduction, which is called where it is needed.
+    Angles above ``LIMIT`` are reduced by ``reduce_huge``, which is called only where it
+    is needed.
     """
     f = reals(m, x)
     limit = LIMIT[f.dtype]
 
     def is_huge(m: Arithmetic, x: Value) -> Value:
+        """Return whether ``reduce`` is not accurate for ``x``."""
         return m.abs(x) > limit
 
     def of_huge(m: Arithmetic, x: Value) -> Value:
-        """Compute the function of a large ``x``, reduced with many digits of pi."""
+        """Compute the function of a huge ``x`` by ``reduce_huge``, in f64.
+
+        The result for infinities and NaN is NaN.
+        """
         a = m.convert(m.abs(x), "f64")
         n, (r, r_low) = reduce_huge(m, m.select(a < inf, a, 2.0**30))
         if f.dtype == "f32":
@@ -123,7 +137,7 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
         return m.select(m.abs(x) < inf, signed(m, result, x), nan)
 
     def signed(m: Arithmetic, result: Value, x: Value) -> Value:
-        """Turn the result for ``abs(x)`` into that for ``x``: sin and tan are odd."""
+        """Return the result for ``x``, given that for ``abs(x)``: sin, tan are odd."""
         if function == "cos":
             return result
         sign = bits(m, x) & ~f.magnitude_mask
@@ -134,15 +148,15 @@ def circular(m: Arithmetic, function: str, x: Value) -> Value:
 
 
 def sin(m: Arithmetic, x: Value) -> Value:
-    """The sine of an angle in radians."""
+    """Return the sine of an angle in radians."""
     return circular(m, "sin", x)
 
 
 def cos(m: Arithmetic, x: Value) -> Value:
-    """The cosine of an angle in radians."""
+    """Return the cosine of an angle in radians."""
     return circular(m, "cos", x)
 
 
 def tan(m: Arithmetic, x: Value) -> Value:
-    """The tangent of an angle in radians."""
+    """Return the tangent of an angle in radians."""
     return circular(m, "tan", x)

@@ -35,8 +35,9 @@ TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] 
 
 
 def nests(name: str, equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nests of the template ``name`` for ``equation``, in order.
+    """Return the nests of the template ``name`` for ``equation``, in order.
 
-    There are none if it has no elements.
+    There are none if the output has no elements. ``reads`` says in which array and at
+    which index the elements of each operand are, ``names`` how values are called.
     """
     return TEMPLATES[name](equation, reads, names)

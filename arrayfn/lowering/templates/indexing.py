@@ -34,12 +34,13 @@ _BOOL = dtypes.bool_
 
 
 def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nest that reads each element of the output from its window of the operand.
+    """Yield the nest that reads each output element from its window of the operand.
 
     ``y = x[indices]`` is ``y[i, j] = x[clamp(indices[i], 0, last) * n1 + j]``, if
-    indices are clamped. Elements of windows outside of the operand are the fill value,
-    or come from the nearest window inside, by ``mode``. ``reads`` says where operands
-    lie, ``names`` how values are called.
+    indices are clamped. With mode "fill", all elements of a window that is not inside
+    of the operand are the fill value. With any other mode they come from the nearest
+    window inside. ``reads`` says where operands are in memory, ``names`` how values are
+    called.
     """
     x, indices = equation.inputs
     output = equation.outputs[0]
@@ -75,13 +76,13 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 def scatter(
     function: str | None,
 ) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """Make the template of the scatter that combines by ``function``.
+    """Return the template of the scatter that combines values by ``function``.
 
-    With None, updates overwrite.
+    ``function`` is "add", "mul", "min" or "max"; with None, updates overwrite.
     """
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-        """The nests of a scatter by ``function``."""
+        """Return the nests of a scatter that combines values by ``function``."""
         return _scattered(equation, reads, names, function)
 
     return nests
@@ -93,10 +94,10 @@ def atomic_scatter_add(
     names: Names,
     index_range: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
-    """The nest of a scatter-add by atomic additions, in no fixed order, on a GPU.
+    """Return the nest of a scatter-add by atomic additions, in any order, on a GPU.
 
     With ``index_range``, only updates whose first index lies in this closed range are
-    added.
+    added. ``reads`` says where operands are in memory, ``names`` how values are called.
     """
     return _scattered(
         equation, reads, names, "add", atomic=True, index_range=index_range
@@ -112,13 +113,14 @@ def _scattered(
     atomic: bool = False,
     index_range: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
-    """The nests of a scatter: for each update, combine it with its target.
+    """Yield the nest of a scatter, which combines each update with its target.
 
     ``x.at[indices].add(u)`` is ``if inside: y[indices[i]] = y[indices[i]] + u[i]``, for
-    ``i`` in order. ``function`` combines the old element and the update; None
-    overwrites. Updates that may have the same target are combined in order, unless they
-    are ``atomic``. That and ``index_range`` are as in ``atomic_scatter_add``. ``reads``
-    says where operands lie, ``names`` how values are called.
+    ``i`` in order. The output holds the operand's elements already. ``function``
+    combines the old element and the update; with None the update overwrites. Updates
+    that may have the same target are combined in order, unless the additions are
+    ``atomic``. ``index_range`` is as in ``atomic_scatter_add``. ``reads`` says where
+    operands are in memory, ``names`` how values are called.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -141,6 +143,7 @@ def _scattered(
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
         is_inside = _within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
+        # The old element is loaded even if nothing is stored: make its index valid.
         starts = zero_outside(b, starts, is_inside)
     terms = geometry.index_terms(starts, target)
     target = geometry.windows_of(target)
@@ -172,11 +175,11 @@ def _updates_nest(
     in_order: Sequence[int],
     reason: str,
 ) -> Nest:
-    """The nest over updates: axes that run in parallel, then those ``in_order``.
+    """Return the nest over updates: axes that run in parallel, then those ``in_order``.
 
-    A contiguous parallel axis stays innermost. ``b`` has the statements, ``target`` the
-    memory that is written, ``extents`` the shape of the updates, and ``reason`` says
-    for people what the kernel does.
+    A contiguous parallel axis stays innermost. ``b`` has the statements, ``target`` is
+    the memory that is written, and ``extents`` the shape of the updates. ``reason`` is
+    a phrase for people that says what the kernel does.
     """
     if not in_order:
         return b.nest(extents, reason)
@@ -191,7 +194,11 @@ def _updates_nest(
 
 
 def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nest that reads a slice at computed positions."""
+    """Yield the nest that copies a slice of the operand at computed positions.
+
+    The positions are clamped so that the slice is inside of the operand. ``reads`` says
+    where operands are in memory, ``names`` how values are called.
+    """
     x, *starts = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:
@@ -208,7 +215,12 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
 def dynamic_update_slice(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Nest]:
-    """The nest that writes the update at computed positions."""
+    """Yield the nest that writes the update into the output at computed positions.
+
+    The output holds the operand's elements already. The positions are clamped so that
+    the update is inside of it. ``reads`` says where operands are in memory, ``names``
+    how values are called.
+    """
     x, update, *starts = equation.inputs
     if not update.type.size:
         return
@@ -227,11 +239,12 @@ def _slice_at(
     sizes: Shape,
     reads: Reads,
 ) -> tuple[StridedArray, list[IndexTerm]]:
-    """The slice of ``array`` at ``starts``: its memory, and computed index terms.
+    """Return the memory of a slice of ``array``, and computed index terms to add.
 
-    Literal starts go into the memory's offset, others into index terms, by statements
-    added to ``b``. All are clamped so that the slice of ``sizes`` lies inside
-    ``extents``. ``reads`` says where the starts lie.
+    The slice begins at ``starts`` and has ``sizes``; ``array`` has ``extents``. Literal
+    starts are added to the memory's offset. For others, statements are added to ``b``
+    that load and clamp them. All are clamped so that the slice is inside. ``reads``
+    says where the starts are in memory.
     """
     terms: list[IndexTerm] = []
     constant_starts = [0] * len(sizes)
@@ -249,9 +262,9 @@ def _slice_at(
 
 
 def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
-    """Adds the statement that clamps ``begin`` to 0 .. ``last``; returns its result.
+    """Add the statement that clamps ``begin`` to 0 .. ``last``; return its result.
 
-    ``axis`` is part of the argument's name.
+    ``last`` becomes an argument of the kernel, named after ``axis``.
     """
     limit = Argument(f"last_{axis}", last)
     name = f"{begin.name}_clamped"
@@ -264,9 +277,10 @@ def _within(
     bounds: tuple[Constant | Argument, Argument],
     condition: Value | None,
 ) -> Value:
-    """Adds the test that ``begin`` is within ``bounds``; returns its result.
+    """Add the test that ``begin`` is within ``bounds``; return its result, a bool.
 
-    ``condition``, if there is one, must hold too.
+    ``bounds`` are the first and the last allowed position. If there is a ``condition``,
+    the result is true only if the condition holds too.
     """
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
@@ -278,9 +292,9 @@ def _within(
 
 
 def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
-    """The positions ``begins``, with 0 in place of those that are not ``inside``.
+    """Return the positions ``begins``, or 0 for all if the window is not ``inside``.
 
-    ``inside`` is a bool of the nest: whether the whole window is.
+    ``inside`` is a bool of the nest. The statements that select are added to ``b``.
     """
     return [
         b.compute(
@@ -299,7 +313,10 @@ def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list
 class Geometry:
     """The positions of a gather's or scatter's windows in an operand of ``extents``.
 
-    ``ndim`` is that of the array of windows (a gather's result, a scatter's updates).
+    The *array of windows* is a gather's result or a scatter's updates, with ``ndim``
+    axes: those in ``windows.window_axes`` are axes of a window, and the others, in
+    ``outer``, number the windows. A window has ``sizes``. ``last`` has the largest
+    position of a window along each indexed axis of the operand.
     """
 
     def __init__(
@@ -312,7 +329,7 @@ class Geometry:
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
     def positions(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
-        """Loads the position of each window, along each indexed axis.
+        """Add loads of the position of each window, along each indexed axis.
 
         ``indices`` is the array of positions; ``reads`` says where it lies.
         """
@@ -334,12 +351,15 @@ class Geometry:
         return values
 
     def clamped(self, b: NestBuilder, begins: Sequence[Value]) -> list[Value]:
-        """The positions clamped to the operand."""
+        """Return the positions ``begins``, clamped so that windows are inside."""
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         return [_clamped(b, begin, axis, last) for begin, axis, last in axes]
 
     def inside(self, b: NestBuilder, begins: Sequence[Value]) -> Value | None:
-        """Whether the whole window is inside; None if no axis is indexed."""
+        """Return a bool of the nest: whether the whole window is inside the operand.
+
+        Returns None if no axis is indexed.
+        """
         result: Value | None = None
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         for begin, axis, last in axes:
@@ -348,10 +368,16 @@ class Geometry:
         return result
 
     def windows_of(self, array: StridedArray) -> StridedArray:
-        """``array`` as an operand of the nest over the array of windows."""
+        """Return the operand's memory as an operand of a nest over the windows' array.
+
+        ``array`` has a stride for each axis of the operand, the result one for each
+        axis of the array of windows. The window at position 0 is described.
+        """
         strides = [0] * self.ndim
-        kept = self.windows.kept(len(self.extents))
-        for axis, window_axis in zip(kept, self.windows.window_axes, strict=True):
+        # The operand's axes that are axes of a window, in order.
+        window_operand_axes = self.windows.kept(len(self.extents))
+        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
+        for axis, window_axis in pairs:
             strides[window_axis] = array.strides[axis]
         for axis, index_axis in zip(*self.windows.batch, strict=True):
             strides[self.outer[index_axis]] += array.strides[axis]
@@ -360,20 +386,25 @@ class Geometry:
     def index_terms(
         self, begins: Sequence[Value], array: StridedArray
     ) -> list[IndexTerm]:
-        """The index terms that move from the operand's origin to ``begins``."""
+        """Return the index terms that move a window from position 0 to ``begins``.
+
+        ``array`` has the operand's strides.
+        """
         axes = zip(begins, self.windows.indexed_axes, strict=True)
         return [IndexTerm(begin, array.strides[axis]) for begin, axis in axes]
 
     def overlapping_axes(self) -> list[int]:
-        """The axes of the array of windows along which windows may overlap.
+        """Return the axes of the array of windows along which windows may overlap.
 
         Batch axes are not among them, nor axes along which windows span the whole
         operand and have no position.
         """
-        kept = self.windows.kept(len(self.extents))
+        # The operand's axes that are axes of a window, in order.
+        window_operand_axes = self.windows.kept(len(self.extents))
+        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
         free = {
             window_axis
-            for axis, window_axis in zip(kept, self.windows.window_axes, strict=True)
+            for axis, window_axis in pairs
             if axis not in self.windows.indexed_axes
         }
         free |= {self.outer[index_axis] for index_axis in self.windows.batch[1]}

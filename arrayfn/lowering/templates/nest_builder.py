@@ -40,15 +40,21 @@ class StridedArray:
     offset: int = 0
 
     def raw(self) -> StridedArray:
-        """The same memory as integers, to copy the bits of 16-bit floats and bools."""
+        """Return the same memory as integers, if its dtype is a 16-bit float or bool.
+
+        Copies then move bits, without a conversion.
+        """
         return replace(self, dtype=_RAW.get(self.dtype, self.dtype))
 
     def spread(self, ndim: int) -> StridedArray:
-        """The memory of a scalar, broadcast along ``ndim`` axes by strides of 0."""
+        """Return the memory of a scalar, broadcast to ``ndim`` axes by strides of 0."""
         return replace(self, strides=(0,) * ndim)
 
     def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> StridedArray:
-        """The slice that begins at ``starts``, with ``steps`` between its elements."""
+        """Return the slice from ``starts`` on, of every ``steps``-th element.
+
+        Both have a number for each axis.
+        """
         strides = zip(starts, self.strides, strict=True)
         offset = self.offset + sum(start * stride for start, stride in strides)
         pairs = zip(steps, self.strides, strict=True)
@@ -65,14 +71,17 @@ _RAW = {
 
 
 def source_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray | Constant:
-    """The memory of the elements of ``atom``, or its Constant if it is a Literal."""
+    """Return the memory of the elements of ``atom``, or the Constant of a Literal."""
     if isinstance(atom, Literal):
         return constant_of(atom)
     return array_of(atom, reads)
 
 
 def array_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray:
-    """The memory of the elements of ``atom``, an array or a view of one."""
+    """Return the memory of the elements of ``atom``, an array or a view of one.
+
+    ``reads`` has, for each Var, the array that it is read from and the index map.
+    """
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
@@ -86,7 +95,7 @@ def array_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray:
 
 
 def output_array(equation: Equation) -> StridedArray:
-    """The memory of the first output of ``equation``."""
+    """Return the memory of the first output of ``equation``."""
     output = equation.outputs[0]
     strides = output.type.layout.strides(output.type.shape)
     return StridedArray(output, output.type.dtype, strides)
@@ -120,7 +129,10 @@ class NestBuilder:
         return len(self.operands) - 1
 
     def value(self, name: str, dtype: DType) -> Value:
-        """A new scalar; a number is appended to its name if that is in use."""
+        """Make a new scalar; a number is appended to a name that is in use.
+
+        The scalar has the compute dtype of ``dtype``.
+        """
         unique, number = name, 0
         while unique in self.used_names:
             number += 1
@@ -129,7 +141,10 @@ class NestBuilder:
         return Value(unique, compute_dtype(dtype))
 
     def load(self, name: str, operand: int, indices: Sequence[IndexTerm] = ()) -> Value:
-        """Load ``operand`` at the current index plus ``indices``."""
+        """Add a load of ``operand`` at the current index plus ``indices``.
+
+        Returns its result, called ``name``.
+        """
         result = self.value(name, self.operands[operand].dtype)
         source = self.equation.source
         self.statements.append(
@@ -143,9 +158,10 @@ class NestBuilder:
         source: StridedArray | Constant,
         indices: Sequence[IndexTerm] = (),
     ) -> Scalar:
-        """The scalar of ``atom``: an element of ``source``, or the constant it is.
+        """Return the scalar of ``atom``: its constant, or an element of ``source``.
 
-        ``indices`` are computed terms of the element's index.
+        For an element, a load is added, with ``indices`` as computed terms of its
+        index.
         """
         if isinstance(source, Constant):
             return source
@@ -187,10 +203,10 @@ class NestBuilder:
         dtype: DType,
         of: DType,
     ) -> Value:
-        """Adds ``function`` of ``arguments``; returns its result.
+        """Add the computation of ``function`` of ``arguments``; return its result.
 
-        ``name`` is the result's and ``dtype`` its dtype; ``of`` is the arguments'
-        dtype, which gives the function its suffix.
+        The result is called ``name`` and has ``dtype``. ``of`` is the dtype of the
+        arguments, which gives the function its suffix.
         """
         result = self.value(name, dtype)
         self.statements.append(
@@ -211,7 +227,7 @@ class NestBuilder:
     ) -> Value:
         """Add a reduction of ``argument`` by ``function``; return its result.
 
-        ``form`` has the identity.
+        The result is called ``name``. ``form`` has the identity.
         """
         result = self.value(name, argument.dtype)
         self.statements.append(
@@ -235,9 +251,10 @@ class NestBuilder:
         *,
         adds: bool = False,
     ) -> None:
-        """Stores ``value`` in ``operand`` at the current index plus ``indices``.
+        """Add a store of ``value`` to ``operand`` at the index plus ``indices``.
 
-        Only ``where`` that bool is True; with ``adds`` the value is added atomically.
+        With ``where``, a bool of the nest, the store happens only if it is true. With
+        ``adds``, the value is added atomically.
         """
         source = self.equation.source
         self.statements.append(
@@ -245,7 +262,10 @@ class NestBuilder:
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:
-        """Convert ``scalar``, of ``dtype``, to an int64 index; uint64 saturates."""
+        """Add the conversion of ``scalar``, of ``dtype``, to an int64 index.
+
+        Returns the index. A uint64 above the range of int64 becomes its largest number.
+        """
         assert isinstance(scalar, Value)
         name = f"{scalar.name}_index"
         if dtype == dtypes.uint64:
@@ -265,10 +285,10 @@ class NestBuilder:
         return result
 
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
-        """The nest over axes of ``extents``, ordered and merged as fusion's are.
+        """Return the nest over axes of ``extents``, ordered and merged as fusion does.
 
-        At most one axis is ``in_order``: it is iterated in order, as a scan's.
-        ``reason`` says for people what the kernel does.
+        At most one axis is ``in_order``: it is iterated in order, like a scan's.
+        ``reason`` is a phrase for people that says what the kernel does.
         """
         nest = self.as_written(extents, reason, in_order)
         return merge_axes(order_axes(drop_unit_axes(nest)))
@@ -276,9 +296,10 @@ class NestBuilder:
     def as_written(
         self, extents: Shape, reason: str, in_order: Collection[int]
     ) -> Nest:
-        """The nest over axes of ``extents``, in this order, unit axes included.
+        """Return the nest over axes of ``extents``, in this order, with unit axes.
 
-        Axes ``in_order`` are iterated in order; ``reason`` says what the kernel does.
+        Axes ``in_order`` are iterated in order. ``reason`` is a phrase for people that
+        says what the kernel does.
         """
         return Nest(
             tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),

@@ -45,10 +45,12 @@ SCANS: Final[dict[str, tuple[str, Primitive]]] = {
 def scan(
     equation: Equation, reads: Reads, names: Names, *, cut: bool = True
 ) -> Iterable[Nest]:
-    """The nests of a cumulative primitive; ``cut`` allows chunks of a long row.
+    """Yield the nests of a cumulative primitive.
 
-    ``y = cumsum(x)`` of a long row is ``t[c] = sum(x[c])`` for each chunk ``c``, ``s =
-    cumsum(t)``, and ``y[c] = cumsum(x[c])`` from ``s[c - 1]`` on.
+    A single long row is cut into chunks, if ``cut`` allows that: ``y = cumsum(x)`` is
+    ``t[c] = sum(x[c])`` for each chunk ``c``, ``s = cumsum(t)``, and ``y[c] =
+    cumsum(x[c])`` from ``s[c - 1]`` on. ``reads`` says where operands are in memory,
+    ``names`` how values are called.
     """
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
@@ -60,7 +62,7 @@ def scan(
     axis: int = equation.params["axis"]
     extent = x.type.shape[axis]
     source, target = array_of(x, reads), output_array(equation)
-    if equation.params["reverse"]:
+    if equation.params["reverse"]:  # scan both arrays from the end, by negative strides
         starts = [n - 1 if k == axis else 0 for k, n in enumerate(x.type.shape)]
         steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
         source = source.begin_at(starts, steps)
@@ -101,7 +103,10 @@ class _Scan:
     def whole(
         self, source: StridedArray, target: StridedArray, shape: tuple[int, ...]
     ) -> Nest:
-        """The nest that scans each row of an array of ``shape`` serially."""
+        """Return the nest that scans each row of an array of ``shape`` serially.
+
+        A row lies along the scanned axis.
+        """
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.function, value, self.form)
@@ -109,7 +114,12 @@ class _Scan:
         return b.nest(shape, "a running value along one axis", (self.axis,))
 
     def in_chunks(self, source: StridedArray, target: StridedArray) -> Iterable[Nest]:
-        """The nests that scan one long row in chunks, and its remainder."""
+        """Yield the nests that scan one long row in chunks of ``CHUNK`` elements.
+
+        They compute the totals of the chunks, scan the totals, scan the first chunk,
+        scan the other whole chunks from the totals before them, and then the remainder
+        of the row.
+        """
         shape, axis = self.x.type.shape, self.axis
         chunk_count, remainder = divmod(shape[axis], CHUNK)
         # The extents of the totals, and of the elements as chunks.
@@ -143,26 +153,29 @@ class _Scan:
             )
 
     def at_axis(self, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
-        """``shape`` with ``extent`` in place of that of the scanned axis."""
+        """Return ``shape`` with ``extent`` in place of the scanned axis's extent."""
         return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
 
     def cut(self, array: StridedArray) -> StridedArray:
-        """``array`` with its scanned axis split in two: chunks, elements of a chunk."""
+        """Return ``array`` with its scanned axis split into chunks.
+
+        The axis becomes that of chunks; the elements of a chunk are a new last axis.
+        """
         step = array.strides[self.axis]
         strides = self.at_axis(array.strides, step * CHUNK)
         return replace(array, strides=(*strides, step))
 
     def later(self, array: StridedArray, distance: int) -> StridedArray:
-        """``array`` from ``distance`` elements further along the scanned axis."""
+        """Return ``array`` from element ``distance`` of the scanned axis on."""
         return replace(array, offset=array.offset + distance * array.strides[self.axis])
 
     def totals(
         self, source: StridedArray, target: StridedArray, extents: tuple[int, ...]
     ) -> Nest:
-        """The nest that computes the total of each chunk.
+        """Return the nest that computes the total of each chunk.
 
-        ``extents`` are those of the elements as chunks: the last one is a chunk's
-        length.
+        ``source`` has the elements as ``cut`` returns them, with ``extents``: the last
+        one is a chunk's length. ``target`` has a total for each chunk.
         """
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
@@ -179,10 +192,11 @@ class _Scan:
         target: StridedArray,
         extents: tuple[int, ...],
     ) -> Nest:
-        """The nest that scans each chunk, beginning with the total before it.
+        """Return the nest that scans each chunk, beginning with the total before it.
 
-        ``source`` and ``target`` have the elements as chunks, of ``extents``;
-        ``before`` has the total before each chunk.
+        ``source`` and ``target`` have the elements as ``cut`` returns them, with
+        ``extents``; ``before`` has the total before each chunk. The term for a chunk's
+        first element is that total combined with the element.
         """
         b = NestBuilder(self.equation, self.names)
         last = len(extents) - 1

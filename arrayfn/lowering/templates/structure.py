@@ -20,9 +20,10 @@ Names = Mapping[Var, str]
 
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """One nest for each operand, which copies it into its part of the output.
+    """Yield one nest for each operand, which copies it into its part of the output.
 
-    ``reads`` says where operands lie, ``names`` how values are called.
+    Empty operands have none. ``reads`` says where operands are in memory, ``names`` how
+    values are called.
     """
     axis: int = equation.params["axis"]
     target = output_array(equation)
@@ -47,10 +48,10 @@ def _copy(
     extents: Shape,
     reason: str,
 ) -> Nest:
-    """The nest that copies ``operand``, in ``source``, to ``target``.
+    """Return the nest that copies ``operand`` from ``source`` to ``target``.
 
-    Both have ``extents``. ``names`` says how values are called, and ``reason`` for
-    people what the kernel does.
+    Both have ``extents``; ``source`` may be a constant. ``names`` says how values are
+    called. ``reason`` is a phrase for people that says what the kernel does.
     """
     b = NestBuilder(equation, names)
     b.move(operand, source, target)
@@ -58,19 +59,24 @@ def _copy(
 
 
 def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nests that store the padding value, then the operand's elements.
+    """Yield the nests that store the padding value, then the operand's elements.
 
-    With interior padding the value is stored everywhere first, else only around them.
-    ``reads`` says where operands lie, ``names`` how values are called.
+    With interior padding, the value is first stored everywhere. Otherwise it is stored
+    only around the operand's elements, in one nest for each side. Negative padding cuts
+    elements off. ``reads`` says where operands are in memory, ``names`` how values are
+    called.
     """
     x, value = equation.inputs
     target = output_array(equation)
     shape = equation.outputs[0].type.shape
     config = equation.params["config"]
-    # For each axis: the first element that is kept, how many are, and their offset.
+    # For each axis: the first element of the operand that is kept, how many are, the
+    # index of the first one in the output, and the distance between them there.
     firsts, counts, offsets, steps = [], [], [], []
     for extent, n, (low, _, inner) in zip(x.type.shape, shape, config, strict=True):
         step = inner + 1
+        # Element k is at index low + k * step of the output. ``first`` is the smallest
+        # k with an index of at least 0; ``n`` is the output's extent.
         first = -(min(low, 0) // step)
         count = min(extent - first, -(-(n - low - first * step) // step))
         firsts.append(first)
@@ -104,10 +110,11 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 def _around(
     shape: Shape, begin: Sequence[int], counts: Sequence[int]
 ) -> Iterator[tuple[Shape, Shape]]:
-    """Disjoint boxes ``(starts, extents)`` that cover everything outside one box.
+    """Yield disjoint boxes ``(starts, extents)`` that cover all outside of one box.
 
-    That box begins at ``begin`` and has ``counts`` elements along each axis of
-    ``shape``.
+    The box that is left out begins at ``begin`` and has ``counts`` elements along each
+    axis of ``shape``. For each axis there are up to two boxes, before and after it.
+    Along earlier axes they are as long as the box, along later axes as ``shape``.
     """
     starts, extents = [0] * len(shape), list(shape)
     for axis, n in enumerate(shape):

@@ -19,9 +19,12 @@ Names = Mapping[Var, str]
 
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nest that copies every element of every window, at an affine index.
+    """Yield the nest that copies every element of every window, at an affine index.
 
-    ``reads`` says where operands lie, ``names`` how values are called.
+    A window's axis becomes two axes of the output: windows along it, whose stride is
+    the operand's times the windows' stride, and elements of a window, whose stride is
+    the operand's times the dilation. ``reads`` says where operands are in memory,
+    ``names`` how values are called.
     """
     (x,) = equation.inputs
     output = equation.outputs[0]

@@ -48,7 +48,10 @@ PROVIDERS: Final[dict[str, Provider]] = {
 
 
 def provider_of(name: str) -> Provider:
-    """The provider called ``name``, as ``"gemm_f32"``."""
+    """Return the provider for ``name``, which ends with a dtype: "gemm_f32".
+
+    Raises BackendError for an unknown name.
+    """
     stem, _, _ = name.rpartition("_")
     if stem not in PROVIDERS:
         raise BackendError(f"the CPU backend has no library kernel {name!r}")
@@ -56,19 +59,21 @@ def provider_of(name: str) -> Provider:
 
 
 def provider_arguments(name: str) -> tuple[int, ...]:
-    """A provider's leading arguments, such as addresses of library functions.
+    """Return the first arguments of a library kernel, such as addresses of functions.
 
-    They do not depend on the call; those that are constants are left out. ``name`` is
-    the provider's with its dtype, as "gemm_f32".
+    They are the same in every call. Those that are compiled into the kernel
+    (``provider_constants``) are left out. ``name`` is the provider's with its dtype, as
+    "gemm_f32".
     """
     constants = provider_constants(name)
     return tuple(x for k, x in enumerate(leading_values(name)) if k not in constants)
 
 
 def provider_constants(name: str) -> dict[int, int]:
-    """The values of a provider's parameters that are fixed, by position.
+    """Return the values that are compiled into a library kernel, by position.
 
-    ``name`` is the provider's with its dtype, as "gemm_f32".
+    These are the parameters annotated as ``Constant``. ``name`` is the provider's with
+    its dtype, as "gemm_f32".
     """
     kernel = provider_of(name).kernel
     kinds = parameters_of(kernel, name.rpartition("_")[2]) if kernel else ()
@@ -78,9 +83,10 @@ def provider_constants(name: str) -> dict[int, int]:
 
 @cache
 def leading_values(name: str) -> tuple[int, ...]:
-    """The values of all of a provider's leading parameters.
+    """Return the values of all leading parameters of a library kernel, in order.
 
-    ``name`` is the provider's with its dtype. Raises BackendError for an unknown one.
+    ``name`` is the provider's with its dtype, as "gemm_f32". Raises BackendError if the
+    library does not have that dtype.
     """
     try:
         return provider_of(name).leading_arguments(name.rpartition("_")[2])

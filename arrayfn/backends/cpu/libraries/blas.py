@@ -49,9 +49,10 @@ LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 class Blas:
     """A BLAS library: its functions, and those that get and set its thread count.
 
-    ``find`` returns 0 for a function that the library lacks. Integers are passed by
-    address as 64-bit words, which libraries with 32-bit integers read as well. Arrays
-    of integers have elements of ``integer_bytes``.
+    ``find(name)`` returns a function's address. ``get_threads`` and ``set_threads`` are
+    addresses, 0 if the library has no such functions. Integers are passed by address as
+    64-bit words, which libraries with 32-bit integers read as well. Arrays of integers
+    have elements of ``integer_bytes``.
     """
 
     find: Callable[[str], int]
@@ -60,18 +61,22 @@ class Blas:
     integer_bytes: int
 
     def address(self, name: str) -> int:
-        """The address of a function of BLAS or LAPACK, such as ``"sgemm"``."""
+        """Return the address of a function of BLAS or LAPACK, such as ``"sgemm"``."""
         return self.find(name)
 
 
 @cache
 def blas() -> Blas:
-    """The BLAS for work that arrayfn's threads divide: NumPy's OpenBLAS, or SciPy's."""
+    """Return the BLAS for work that arrayfn's threads divide, which uses one thread.
+
+    It is NumPy's OpenBLAS if NumPy has one, else SciPy's.
+    """
     library = numpy_library()
     if not hasattr(library, "scipy_dgemm_64_"):
         return scipy_blas()
 
     def find(name: str) -> int:
+        """Return the address of the function ``name``."""
         return _address(getattr(library, f"scipy_{name}_64_"))
 
     return Blas(find, *_thread_functions(library), integer_bytes=8)
@@ -79,11 +84,12 @@ def blas() -> Blas:
 
 @cache
 def scipy_blas() -> Blas:
-    """SciPy's BLAS and LAPACK."""
+    """Return SciPy's BLAS and LAPACK."""
     module = _load("cython_blas")
     threads = _thread_functions(ctypes.CDLL(str(module.__file__)))
 
     def find(name: str) -> int:
+        """Return the address of the function ``name`` of BLAS, or else of LAPACK."""
         is_blas = name in vars(module)["__pyx_capi__"]
         return _exported(module if is_blas else _lapack(), name)
 
@@ -91,33 +97,36 @@ def scipy_blas() -> Blas:
 
 
 def blas_file() -> str:
-    """The file through which SciPy's BLAS is found."""
+    """Return the path of SciPy's extension module through which BLAS is called."""
     return str(_load("cython_blas").__file__)
 
 
 @cache
 def constant(dtype: str, number: float) -> int:
-    """The address of a number of a dtype, which BLAS takes by reference."""
-    made = np.array([number], BY_SHORT_NAME[dtype])
-    _CONSTANTS.append(made)
-    return int(made.__array_interface__["data"][0])
+    """Return the address of ``number`` in memory as a ``dtype`` such as "f32".
+
+    BLAS takes numbers by reference. The memory is never freed.
+    """
+    array = np.array([number], BY_SHORT_NAME[dtype])
+    _CONSTANTS.append(array)
+    return int(array.__array_interface__["data"][0])
 
 
 _CONSTANTS: Final[list[np.ndarray[Any, Any]]] = []
+"""The arrays whose addresses ``constant`` has returned, kept alive."""
 
 
 def threaded_blas() -> Blas:
-    """The BLAS that factors a single large matrix on its own threads.
+    """Return the BLAS that factors a single large matrix on its own threads.
 
-    It is ``blas()``, whose threads are set to one otherwise, if NumPy and SciPy share a
-    library.
+    It is SciPy's. If SciPy's has no functions that set its threads, it is ``blas()``.
     """
     library = scipy_blas()
     return library if library.set_threads else blas()
 
 
 def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
-    """The addresses of the functions that get and set the number of threads.
+    """Return the addresses of a library's functions that get and set its thread count.
 
     They are 0 for a library without such functions.
     """
@@ -130,16 +139,21 @@ def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def _address(function: Any) -> int:
+    """Return the address of a ctypes function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @cache
 def _lapack() -> ModuleType:
+    """Return SciPy's extension module with LAPACK; the first call loads it."""
     return _load("cython_lapack")
 
 
 def _exported(module: ModuleType, name: str) -> int:
-    """The address of the function ``name`` that a Cython module exports."""
+    """Return the address of the C function ``name`` that a Cython module exports.
+
+    Cython puts it into a capsule whose name is the function's C signature.
+    """
     exported: Mapping[str, Any] = vars(module)["__pyx_capi__"]
     capsule = exported[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
@@ -165,9 +179,9 @@ def _load(name: str) -> ModuleType:
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = folder / f"{name}{suffix}"
         if "scipy.linalg" not in sys.modules and path.exists():
-            found = importlib.util.spec_from_file_location(f"scipy.linalg.{name}", path)
-            if found is not None and found.loader is not None:
-                module = importlib.util.module_from_spec(found)
-                found.loader.exec_module(module)
+            spec = importlib.util.spec_from_file_location(f"scipy.linalg.{name}", path)
+            if spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
                 return module
     return importlib.import_module(f"scipy.linalg.{name}")

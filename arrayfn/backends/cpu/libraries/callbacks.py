@@ -31,7 +31,10 @@ Array = np.ndarray[Any, Any]
 
 
 class _Failure(threading.local):
-    """The exception that a Python function raised in the plan of this thread."""
+    """The exception that a Python function raised in the plan that this thread runs.
+
+    ``error`` is None if there is none.
+    """
 
     error: BaseException | None = None
 
@@ -53,26 +56,27 @@ class PythonCall:
 
 
 def _callback(number: int) -> PythonCall:
-    """The call of the Python function at site ``number`` in SITES.
+    """Return the call of a user's callback, site ``number`` of SITES.
 
-    The function gets copies of its operands, so that it may store them.
+    The function gets copies of its operands, so that it may keep them.
     """
     site = SITES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
         """Call the function, and copy its results to ``results``."""
-        arguments = site.run([np.array(x) for x in operands])
-        for target, value in zip(results, arguments, strict=True):
+        values = site.run([np.array(x) for x in operands])
+        for target, value in zip(results, values, strict=True):
             target[...] = value
 
     def types(forms: Iterable[Form]) -> tuple[ArrayType, ...]:
+        """Return the row-major array types of pairs of shape and dtype."""
         return tuple(ArrayType(shape, dtype) for shape, dtype in forms)
 
     return PythonCall(types(site.operands), types(site.results), run)
 
 
 def _operator(number: int) -> PythonCall:
-    """The call of an operator's kernel, step ``number`` of HOST_STEPS.
+    """Return the call of an operator's kernel, step ``number`` of HOST_STEPS.
 
     The kernel works on the plan's own memory.
     """
@@ -81,7 +85,10 @@ def _operator(number: int) -> PythonCall:
     function = step.call_of_kernel()
 
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
-        """Run the kernel, for each index of vmapped axes in turn."""
+        """Run the kernel: once, or for each index of the axes that ``vmap`` added.
+
+        Operands are made read-only first.
+        """
         for x in operands:
             x.flags.writeable = False
         arrays = (*operands, *results)
@@ -89,6 +96,7 @@ def _operator(number: int) -> PythonCall:
             function(*arrays)
             return
         flat = [x.reshape(-1) for x in arrays]
+        # Each call gets a part of each array, which begins at an offset in elements.
         for offsets in step.offsets_of_calls():
             parts = zip(flat, offsets, types, strict=True)
             function(*(x[at : at + t.size].reshape(t.shape) for x, at, t in parts))
@@ -103,13 +111,14 @@ def _operator(number: int) -> PythonCall:
 
 
 def _collective(number: int) -> PythonCall:
-    """The call of a collective, step ``number`` of COLLECTIVES.
+    """Return the call of a collective, step ``number`` of COLLECTIVES.
 
     It works on the plan's own memory.
     """
     step = COLLECTIVES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
+        """Compute the collective together with the other members of the mesh."""
         combine(step, operands[0], results[0])
 
     return PythonCall((step.operand,), (step.result,), run)
@@ -124,15 +133,17 @@ _CALLS: Final = {
 
 @cache
 def _call_of(kind: str, number: int) -> PythonCall:
+    """Return the call of a ``kind`` of ``_CALLS`` with this ``number`` in its table."""
     return _CALLS[kind](number)
 
 
 def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
     """Run the Python call that a step refers to; the plan runner calls this.
 
-    ``kind`` says which table has the call. At the address ``arguments`` are the call's
-    number, and the addresses of operands and results. ``begin`` and ``end`` bound its
-    one item. An exception is stored for ``raising``, and the results become zeros.
+    ``kind`` says which table has the call. The address ``arguments`` holds the call's
+    number and then the addresses of its operands and results. A call has one work item,
+    so ``begin`` and ``end`` are not used. An exception is stored for ``raising``. After
+    one, functions are not called any more in this plan, and all results are zeros.
     """
     number = ctypes.c_int64.from_address(arguments)
     step = _call_of(kind, number.value)
@@ -153,10 +164,11 @@ def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
 
 
 def _array(address: int, type: ArrayType) -> Array:
-    """The memory at ``address`` as an array."""
+    """Return the memory at ``address`` as an array of ``type``, which shares it."""
     strides = [n * type.dtype.itemsize for n in type.layout.strides(type.shape)]
     if not type.size:
         return np.empty(type.shape, type.dtype)
+    # With negative strides, elements also lie before the first one, at ``address``.
     ends = [(n - 1) * step for n, step in zip(type.shape, strides, strict=True)]
     before = -sum(min(end, 0) for end in ends)
     nbytes = before + sum(max(end, 0) for end in ends) + type.dtype.itemsize
@@ -166,13 +178,17 @@ def _array(address: int, type: ArrayType) -> Array:
 
 _ENTRY_TYPE: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)
 _ENTRIES: Final = {kind: _ENTRY_TYPE(partial(_dispatch, kind)) for kind in _CALLS}
+"""The C functions that the plan runner calls, by kind."""
 
 
 def _provider(kind: str) -> Provider:
-    """The provider of the calls of one ``kind``."""
+    """Return the provider of the calls of one ``kind``, a key of ``_CALLS``.
+
+    Its name in a plan ends with the call's number, where others have a dtype.
+    """
 
     def leading_arguments(number: str) -> tuple[int, ...]:
-        """The kernel's first argument, the call's ``number``.
+        """Return the first argument of the C function: the call's ``number``.
 
         Raises an error if this process has no such call.
         """
@@ -180,14 +196,15 @@ def _provider(kind: str) -> Provider:
         return (int(number),)
 
     def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-        """Run the call on pointers, in un-jitted execution; ``items`` is 1.
+        """Run the call in un-jitted execution; ``items`` is 1.
 
-        ``arguments`` has the number and the pointers by name.
+        ``arguments`` has, by name, the call's number, the operands' Pointers x0, x1,
+        ... and the results' y0, y1, ...
         """
         step = _call_of(kind, int(arguments["number"]))
 
         def arrays(prefix: str, types: Iterable[ArrayType]) -> list[Array]:
-            """The arrays of ``types`` at the pointers ``prefix`` 0, 1, ..."""
+            """Return the arrays of ``types`` at the pointers ``prefix`` + 0, 1, ..."""
             return [
                 arguments[f"{prefix}{k}"].array(t.shape, t.layout.strides(t.shape))
                 for k, t in enumerate(types)
@@ -201,17 +218,18 @@ def _provider(kind: str) -> Provider:
 
 
 def calls_python(kernel: Kernel | LibraryKernel) -> bool:
-    """Whether ``kernel`` calls a Python function."""
+    """Return whether ``kernel`` calls a Python function: if it is of ``_CALLS``."""
     is_library = isinstance(kernel, LibraryKernel)
     return is_library and kernel.provider.rpartition("_")[0] in _CALLS
 
 
 def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``entry``, which runs a plan, to raise exceptions of Python calls in it."""
+    """Wrap ``entry``, which runs a plan, to raise exceptions of its Python calls."""
 
     @functools.wraps(entry, assigned=(), updated=())
     def run(*arguments: Any) -> Any:
         """Call the entry, then raise the exception of a Python call, if any."""
+        # A Python call may run a plan itself: restore the outer plan's exception.
         before, _failure.error = _failure.error, None
         try:
             result = entry(*arguments)

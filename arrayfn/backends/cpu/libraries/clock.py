@@ -22,11 +22,13 @@ def read_clock(
     begin: int,
     end: int,
 ) -> None:
-    """Add the time since the last reading to the total of ``step``.
+    """Add the time since the last reading to the total of ``step``, and count its run.
 
-    A step of -1 only sets the time. ``clock_gettime`` is the C function's address,
-    ``monotonic`` the clock's number. ``state`` holds nanoseconds (``lowering.clocks``).
-    ``begin`` and ``end`` bound the items, of which there is one.
+    A step of -1 only sets the time of the last reading. ``clock_gettime`` is the
+    address of the C function, ``monotonic`` the clock's number. ``state`` holds
+    nanoseconds and counts, as ``lowering.clocks`` says: the time of the last reading,
+    the time that readings themselves took, and for each step its total and its number
+    of runs. The kernel has one item, so ``begin`` and ``end`` are not used.
     """
     moment = stack_integers(2)  # a timespec: seconds and nanoseconds
     c_function(clock_gettime, monotonic, moment)
@@ -35,15 +37,16 @@ def read_clock(
         place = FIRST + 2 * step
         state[place] = state[place] + now - state[LAST]
         state[place + 1] = state[place + 1] + 1
+    # Read again, so that the work of this kernel is not counted in the next step.
     c_function(clock_gettime, monotonic, moment)
     state[LAST] = moment[0] * SECOND + moment[1]
     state[READING] = state[READING] + state[LAST] - now
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """The address of clock_gettime, and the clock's number.
+    """Return the first arguments of ``read_clock``: ``clock_gettime``, ``monotonic``.
 
-    ``dtype`` is that of times, i64; KeyError for others.
+    ``dtype`` is that of the times, "i64"; any other raises KeyError.
     """
     if dtype != "i64":
         raise KeyError(dtype)
@@ -52,7 +55,7 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Read the clock in Python; ``arguments`` are by name, ``items`` is 1."""
+    """Do what ``read_clock`` does in Python; ``arguments`` are by name."""
     now = time.monotonic_ns()
     state, step = arguments["state"], int(arguments["step"])
     if step >= 0:

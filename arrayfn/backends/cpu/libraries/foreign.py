@@ -53,12 +53,11 @@ _NAMES: Final = {int: "i64", i32: "i32", float: "f64", u8: "u8"}
 
 
 def fortran(function: int, *arguments: int | Array[Any]) -> int:
-    """Call a function of BLAS or LAPACK at an address; returns LAPACK's ``info``.
+    """Call the function of BLAS or LAPACK at an address; return LAPACK's ``info``.
 
-    Integers are passed by reference, as 64-bit words. These serve libraries with
-    integers of 32 and of 64 bits, and as letters, on processors that store the low half
-    first. The address of ``info`` follows the arguments: a C function ignores it if it
-    is beyond its own.
+    Integers and letters are passed by reference, as 64-bit words. On a little-endian
+    processor, libraries with 32-bit integers read these words too. The address of
+    ``info`` is added as last argument; a function of BLAS, which has none, ignores it.
     """
     raise _only_compiled()
 
@@ -69,7 +68,7 @@ def c_function(function: int, *arguments: int | Array[Any]) -> int:
 
 
 def stack_integers(count: int) -> Array[int]:
-    """``count`` (a constant) integers on the kernel's stack."""
+    """Allocate ``count`` integers, a constant number, on the kernel's stack."""
     raise _only_compiled()
 
 
@@ -83,11 +82,11 @@ def multiply_panels(
     columns: int,
     is_added: int,
 ) -> None:
-    """``c = a b`` of two packed panels, with ``c`` added unless ``is_added`` is 0.
+    """Compute ``c = a b``, or ``c += a b`` if ``is_added`` is not 0, of two panels.
 
-    Sums have ``terms`` terms. ``rows`` and ``columns`` of the result are stored, where
-    they are fewer than those of the panels; its rows are ``ldc`` elements apart. What
-    panels are is said in ``lowering.libraries.packed_products``.
+    ``a`` and ``b`` are packed as ``lowering.libraries.packed_products`` says, and have
+    ``terms`` terms for each sum. At most the first ``rows`` rows and ``columns``
+    columns of the result are stored; its rows are ``ldc`` elements apart.
     """
     raise _only_compiled()
 
@@ -102,34 +101,39 @@ def transpose_block(
 ) -> None:
     """Transpose a square block with as many rows as a vector has lanes.
 
-    ``source`` has ``rows`` and ``columns``: if they are fewer than those of the block,
-    nothing is read beyond them, and the remaining elements of ``target`` are undefined.
-    Rows are ``target_step`` and ``source_step`` elements apart.
+    Only the first ``rows`` rows and ``columns`` columns of ``source`` are read. If the
+    block has more, the other elements of ``target`` are written but undefined. Rows of
+    ``target`` and ``source`` are ``target_step`` and ``source_step`` elements apart.
     """
     raise _only_compiled()
 
 
 def address_of(pointer: Array[Any]) -> int:
-    """The address of a pointer's first element."""
+    """Return the address of a pointer's first element as an integer."""
     raise _only_compiled()
 
 
 def _only_compiled() -> NoReturn:
+    """Raise the error of all functions above when Python calls them."""
     raise RuntimeError("this function exists only in compiled kernels")
 
 
 @cache
 def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, ...]:
-    """The parameters of a library kernel of a dtype, less ``begin`` and ``end``."""
+    """Return the parameters of a library kernel for ``dtype``, a name such as "f32".
+
+    The last two, ``begin`` and ``end``, are left out.
+    """
     hints = typing.get_type_hints(kernel, include_extras=True)
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount - 2]
     return tuple(Parameter(name, _kind(hints[name], dtype)) for name in names)
 
 
 def _kind(hint: Any, dtype: str) -> str:
-    """The kind of a parameter annotated with ``hint``, as "i64" or "f32*".
+    """Return the kind of a parameter annotated with ``hint``, such as "i64" or "f32*".
 
-    Generic arrays have elements of ``dtype``, the provider's.
+    ``Array[Real]`` has the real dtype of ``dtype`` (that of its parts if complex), and
+    ``Array[Bits]`` integers of its size, of at most 64 bits.
     """
     if hint in _KINDS:
         return _KINDS[hint]

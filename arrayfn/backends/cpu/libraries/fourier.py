@@ -29,7 +29,8 @@ from arrayfn.backends.native.python_objects import PyUFuncObject
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
 from arrayfn.lowering.scalars import min_i64
 
-# The positions of loops, and what their types are to begin with.
+# By the operand's dtype: the position of the ufunc's loop, and the letters of NumPy's
+# types of the operand and the factor, with which the loop's types begin.
 TYPES: Final = {
     "f64": (0, "dd"),
     "c128": (0, "Dd"),
@@ -56,17 +57,23 @@ def transform(
     begin: int,
     end: int,
 ) -> None:
-    """Transform the rows of items; ``factor`` has the bits of a real number.
+    """Transform rows of ``x``, and multiply the results by ``factor``.
 
-    ``even`` and ``odd`` are the addresses of NumPy's loops, with their data, for
-    lengths of each parity; ``is_odd`` says which is used. An item is ``each`` of the
-    ``rows``; items ``begin`` to ``end`` are computed. A row of ``x`` has
-    ``input_length`` elements of ``input_bytes``; one of the result has
-    ``output_length`` of ``output_bytes``.
+    A work item is ``each`` of the ``rows``; items ``begin`` to ``end`` are computed. A
+    row of ``x`` has ``input_length`` elements of ``input_bytes`` each, a row of
+    ``transformed`` ``output_length`` elements of ``output_bytes`` each. ``factor`` has
+    the bits of a real number.
+
+    ``even`` and ``odd`` are the addresses of NumPy's ufunc loops for transforms of even
+    and of odd length, ``even_data`` and ``odd_data`` are the loops' data. ``is_odd``
+    says which loop is called.
     """
     first = begin * each
     last = min_i64(end * each, rows)
     if first < last:
+        # A ufunc loop takes pointers to x, factor and result; the number of rows and
+        # the lengths of a row; and strides in bytes, first from row to row, then inside
+        # of a row. The factor has the stride 0: it is the same for all rows.
         pointers = stack_integers(3)
         scale = stack_integers(1)
         scale[0] = factor
@@ -90,23 +97,23 @@ def transform(
 
 
 def _loop(name: str, dtype: str) -> tuple[int, int]:
-    """The addresses of the inner loop of NumPy's ufunc ``name``, and of its data.
+    """Return the address of the inner loop of NumPy's ufunc ``name``, and of its data.
 
-    ``dtype`` is the operand's. Raises KeyError if the ufunc has no loop for it.
+    ``dtype`` is the operand's. Raises KeyError if the ufunc has no loop for it, or if
+    NumPy's ufunc objects are not laid out as ``PyUFuncObject`` says.
     """
     ufunc = getattr(importlib.import_module("numpy.fft._pocketfft_umath"), name)
-    position, wanted = TYPES[dtype]
-    made = PyUFuncObject.from_address(id(ufunc))
+    position, letters = TYPES[dtype]
+    struct = PyUFuncObject.from_address(id(ufunc))
     types: list[str] = ufunc.types
-    if made.ntypes != len(types) or not types[position].startswith(wanted):
-        # There is none for this dtype; or NumPy's objects lie otherwise than here.
+    if struct.ntypes != len(types) or not types[position].startswith(letters):
         raise KeyError(dtype)
     table = ctypes.c_int64 * len(types)
-    functions, data = (
+    function, data = (
         table.from_address(address)[position] if address else 0
-        for address in (getattr(made, name) for name in ("functions", "data"))
+        for address in (getattr(struct, field) for field in ("functions", "data"))
     )
-    return functions, data
+    return function, data
 
 
 def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
@@ -116,11 +123,15 @@ def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
     """
 
     def leading_arguments(dtype: str) -> tuple[int, ...]:
-        """The loops' addresses, and the bytes of an input's and an output's element."""
+        """Return the first arguments of ``transform`` for operands of ``dtype``.
+
+        They are both loops with their data, and the bytes of an element of the operand
+        and of the result. The result is complex, but for irfft.
+        """
         kind = BY_SHORT_NAME[dtype]
-        half = real_of(kind).itemsize
-        arguments = half if name == "irfft" else 2 * half
-        return *_loop(name, dtype), *_loop(odd, dtype), kind.itemsize, arguments
+        real_bytes = real_of(kind).itemsize
+        output_bytes = real_bytes if name == "irfft" else 2 * real_bytes
+        return *_loop(name, dtype), *_loop(odd, dtype), kind.itemsize, output_bytes
 
     return leading_arguments
 
@@ -130,18 +141,19 @@ def _unjitted(
 ) -> Callable[..., None]:
     """Make the ``unjitted`` function of a transform from NumPy's ``function``.
 
-    If it ``transforms_back``, NumPy divides by the length; this is undone.
+    ``transforms_back`` says that it is an inverse, which NumPy by default divides by
+    the length: the norm "forward" turns this off.
     """
 
     def run(arguments: Mapping[str, Any], items: int) -> None:
         """Transform all rows; ``arguments`` has the arguments by name."""
         names = "rows", "input_length", "output_length"
-        rows, taken, count = (int(arguments[name]) for name in names)
-        x = arguments["x"].array((rows, taken))
-        out = arguments["transformed"].array((rows, count))
+        rows, input_length, output_length = (int(arguments[name]) for name in names)
+        x = arguments["x"].array((rows, input_length))
+        out = arguments["transformed"].array((rows, output_length))
         bits = np.array([int(arguments["factor"])], np.int64)
         scale = bits.view(real_of(x.dtype))[0]
-        length = count if transforms_back else taken
+        length = output_length if transforms_back else input_length
         norm = "forward" if transforms_back else "backward"
         out[...] = function(x, length, norm=norm) * scale
 

@@ -52,18 +52,24 @@ def gemm_tiles(
 ) -> None:
     """Compute tiles of ``c = a b``, for each of ``batch`` matrices.
 
-    ``gemm`` and ``gemv`` are addresses of BLAS's functions, ``one`` and ``zero`` their
-    constants. An element is ``parts`` numbers, 2 if complex. The matrices are
-    row-major: ``c`` is m x n with rows ``ldc`` apart, and likewise ``a`` (m x k) and
-    ``b`` (k x n); ``transpose_a`` and ``transpose_b`` are as in ``option``.
-    ``batch_stride_a``, ``batch_stride_b`` and ``batch_stride_c`` are the elements
-    between the matrices of a batch. A tile has ``tile_m`` rows and ``tile_n`` columns;
-    tiles ``begin`` to ``end`` are computed.
+    A work item is a tile of ``tile_m`` rows and ``tile_n`` columns of one result; items
+    ``begin`` to ``end`` are computed. A tile of one row or column is a GEMV, unless an
+    operand is conjugated.
+
+    The matrices are row-major: ``c`` is m x n with rows ``ldc`` elements apart, and
+    likewise ``a`` (m x k) and ``b`` (k x n). ``transpose_a`` and ``transpose_b`` are as
+    in ``option``. The matrices of a batch are ``batch_stride_a``, ``batch_stride_b``
+    and ``batch_stride_c`` elements apart. An element is ``parts`` numbers, 2 if
+    complex. ``gemm`` and ``gemv`` are the addresses of BLAS's functions, ``one`` and
+    ``zero`` point to these numbers.
     """
     rows = (m + tile_m - 1) // tile_m
     columns = (n + tile_n - 1) // tile_n
     is_plain = transpose_a < 2 and transpose_b < 2
     for item in range(begin, end):
+        # Items are numbered by matrix, row of tiles and column of tiles. ``row`` and
+        # ``column`` are the tile's first row and column, ``own_...`` what it has of
+        # each matrix.
         problem = item // (rows * columns)
         row = item // columns % rows * tile_m
         column = item % columns * tile_n
@@ -75,6 +81,7 @@ def gemm_tiles(
         own_m, own_n = min_i64(m - row, tile_m), min_i64(n - column, tile_n)
         is_column = own_n == 1
         if is_plain and (is_column or own_m == 1):
+            # A row of c is b.T times a row of a; a column is a times a column of b.
             matrix, vector = own_b, own_a
             transposed, length = transpose_b, own_n
             leading, y_step = ldb, 1
@@ -111,11 +118,12 @@ def multiply(
     transpose_a: int,
     transpose_b: int,
 ) -> None:
-    """One GEMM of row-major matrices: ``c = a b + beta c``.
+    """Call GEMM for row-major matrices: ``c = a b + beta c``.
 
-    ``gemm`` is the address of BLAS's function. ``c`` is m x n, ``a`` m x k and ``b`` k
-    x n; ``lda``, ``ldb`` and ``ldc`` are the elements from row to row, ``transpose_a``
-    and ``transpose_b`` as in ``option``.
+    ``gemm`` is the address of BLAS's function; ``one`` and ``beta`` point to numbers.
+    ``c`` is m x n, ``a`` m x k and ``b`` k x n. ``lda``, ``ldb`` and ``ldc`` are the
+    elements from row to row; ``transpose_a`` and ``transpose_b`` are as in ``option``.
+    The operands are swapped, because BLAS's matrices are column-major.
     """
     fortran(
         gemm, option(transpose_b), option(transpose_a), n, m, k, one, b,
@@ -124,9 +132,9 @@ def multiply(
 
 
 def option(transpose: int) -> int:
-    """BLAS's letter for ``transpose``.
+    """Return BLAS's letter for ``transpose``.
 
-    0 is none, 1 the transpose, 2 the conjugate transpose.
+    0 is no transpose, 1 the transpose, 2 the conjugate transpose.
     """
     if transpose == 0:
         return NONE
@@ -147,13 +155,16 @@ def multiply_vector(
     y: Array[Any],
     y_step: int,
 ) -> None:
-    """One GEMV: ``length`` elements of ``y``; ``a`` is ``transposed`` column-major.
+    """Call GEMV: ``y = a x``, or ``y = a.T x`` if ``transposed`` is not 0.
 
-    ``gemv`` is the address of BLAS's function, ``lda`` the elements between columns of
-    ``a``; ``x_step`` and ``y_step`` are those between the elements of ``x`` and ``y``.
-    An element is ``parts`` numbers, 2 if complex. ``y`` is zeroed first: some versions
-    of BLAS keep a NaN of the old ``y`` where ``beta`` is zero, and none writes it where
-    there are no ``terms``.
+    ``y`` has ``length`` elements, each a sum of ``terms`` products. ``a`` is
+    column-major; its columns are ``lda`` elements apart. ``x_step`` and ``y_step`` are
+    the elements from one element of ``x`` and ``y`` to the next. An element is
+    ``parts`` numbers, 2 if complex. ``gemv`` is the address of BLAS's function, ``one``
+    points to 1.
+
+    ``y`` is set to 0 and then added to: some versions of BLAS keep a NaN of the old
+    ``y`` if ``beta`` is zero, and none writes ``y`` if there are no terms.
     """
     rows = terms if transposed != 0 else length
     columns = length if transposed != 0 else terms
@@ -168,19 +179,25 @@ def multiply_vector(
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """The leading arguments of products: functions, constants, reals per element."""
+    """Return the first arguments of ``gemm_tiles`` for ``dtype``, such as "f32".
+
+    They are GEMM, GEMV, the addresses of 1 and 0, and the numbers of an element.
+    """
     gemm, gemv = addresses(dtype, "gemm", "gemv")
     return gemm, gemv, constant(dtype, 1), constant(dtype, 0), parts_of(dtype)
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute all tiles by one NumPy product."""
+    """Compute all tiles by one NumPy product for each matrix of the batch."""
     m, n, k = (int(arguments[name]) for name in "mnk")
     if not items or not m * n:
         return
 
     def matrix(name: str, batch: int, rows: int, columns: int) -> Any:
-        """Matrix ``name`` of each batch member, transposed as its option says."""
+        """Return matrix ``name`` ("a", "b" or "c") number ``batch`` of the batch.
+
+        It is ``rows`` x ``columns`` after it was transposed as its parameter says.
+        """
         memory: Pointer = arguments[name]
         transposed = int(arguments.get(f"transpose_{name}", 0))
         stored = (columns, rows) if transposed else (rows, columns)

@@ -62,12 +62,14 @@ def packed_tiles(
 ) -> None:
     """Compute tiles of ``c = a b``, for each of ``batch`` matrices.
 
-    A vector has ``lanes``. The parameters from ``a`` on are those of
-    ``gemm.gemm_tiles``, and ``packed``, scratch memory.
+    A vector has ``lanes`` elements. ``packed`` is scratch memory of
+    ``packed_elements``. The other parameters are those of ``gemm.gemm_tiles``.
     """
     rows = (m + tile_m - 1) // tile_m
     columns = (n + tile_n - 1) // tile_n
     for item in range(begin, end):
+        # Items are numbered by matrix, row of tiles and column of tiles. ``row`` and
+        # ``column`` are the tile's first row and column.
         problem = item // (rows * columns)
         row = item // columns % rows * tile_m
         column = item % columns * tile_n
@@ -99,10 +101,15 @@ def multiply_packed(
     transpose_b: int,
     is_added: int,
 ) -> None:
-    """One product ``c = a b``, with ``c`` added unless ``is_added`` is 0.
+    """Compute ``c = a b``, or ``c += a b`` if ``is_added`` is not 0, for one tile.
 
-    A vector has ``lanes``. ``packed`` is scratch memory of ``packed_bytes``; the other
-    parameters are those of ``gemm.multiply``.
+    Loops, from the outermost in: columns of ``b`` that fit in the level-2 cache, blocks
+    of ``PANEL_TERMS`` terms, ``lanes`` rows of ``a``, ``PANEL_ROWS`` of these rows,
+    panels of ``b``.
+
+    A vector has ``lanes`` elements. ``packed`` is scratch memory of
+    ``packed_elements``: first the packed rows of ``a``, then the panels of ``b``. The
+    other parameters are those of ``gemm.multiply``.
     """
     panel_columns = PANEL_VECTORS * lanes
     panel_elements = panel_columns * PANEL_TERMS
@@ -133,6 +140,8 @@ def multiply_packed(
                     target = c + ((start + j) * ldc + column)
                     for panel in range(panels):
                         before = panel * panel_columns
+                        # ``first + is_added`` is 0 only for the first terms of a new
+                        # result: later blocks of terms are added to it.
                         multiply_panels(
                             packed + j * PANEL_STRIDE, right + panel * panel_elements,
                             target + before, ldc, terms, count - j, own_n - before,
@@ -148,9 +157,10 @@ def pack_columns(
     n: int,
     ldb: int,
 ) -> None:
-    """Copy ``terms`` rows of ``b``, of ``n`` columns, to panels of ``panel_columns``.
+    """Pack ``terms`` rows of ``b``, of ``n`` columns, into panels of ``panel_columns``.
 
-    Rows of ``b`` are ``ldb`` elements apart.
+    Rows of ``b`` are ``ldb`` elements apart. A panel has room for ``PANEL_TERMS`` rows,
+    one after the other. The last panel may have fewer columns than room.
     """
     whole = n // panel_columns
     rest = n - whole * panel_columns
@@ -165,10 +175,16 @@ def pack_columns(
 def pack_transposed_columns(
     lanes: int, target: Array[Any], b: Array[Any], terms: int, n: int, ldb: int
 ) -> None:
-    """Pack a transposed ``b`` as ``pack_columns`` does, by vectors of ``lanes``."""
+    """Pack a transposed ``b`` into panels, as ``pack_columns`` does.
+
+    Rows of ``b``, of which there are ``n``, are ``ldb`` elements apart. Square blocks
+    of ``lanes`` rows and columns are transposed in registers.
+    """
     panel_columns = PANEL_VECTORS * lanes
     for column in range(0, n, lanes):
         panel = column // panel_columns
+        # Panel p begins at p * PANEL_TERMS * panel_columns, with column
+        # p * panel_columns.
         own = target + (panel * (PANEL_TERMS - 1) * panel_columns + column)
         for term in range(0, terms, lanes):
             transpose_block(
@@ -182,7 +198,8 @@ def pack_transposed_rows(
 ) -> None:
     """Copy ``m`` columns of ``a``, of ``terms`` elements, to rows of ``target``.
 
-    They are no more than ``lanes``. Rows of ``a`` are ``lda`` elements apart.
+    There are at most ``lanes`` columns. Rows of ``a`` are ``lda`` elements apart, those
+    of ``target`` ``PANEL_STRIDE``. Square blocks are transposed in registers.
     """
     for term in range(0, terms, lanes):
         transpose_block(
@@ -191,11 +208,13 @@ def pack_transposed_rows(
 
 
 def packed_elements(lanes: int, columns: int) -> int:
-    """The elements of scratch memory for a product of ``columns`` columns.
+    """Return the elements of scratch memory for a product of ``columns`` columns.
 
-    None if ``lanes`` are 0, since there is no micro-kernel then.
+    They hold ``lanes`` rows of ``a`` and the panels of ``b``. Without micro-kernels,
+    for which ``lanes`` is 0, the result is 0.
     """
     panel_columns = PANEL_VECTORS * lanes
+    # Rounded up to whole panels by the division below.
     own = min_i64(columns + panel_columns - 1, TILE_LANES * lanes)
     return lanes * PANEL_STRIDE + own // max_i64(panel_columns, 1) * (
         panel_columns * PANEL_TERMS
@@ -203,7 +222,10 @@ def packed_elements(lanes: int, columns: int) -> int:
 
 
 def lanes_of(dtype: str) -> int:
-    """The lanes of a vector of ``dtype``; KeyError if there are no micro-kernels."""
+    """Return how many elements of ``dtype``, such as "f32", a vector has.
+
+    Raises KeyError if there are no micro-kernels for the dtype.
+    """
     return VECTOR_BYTES // ITEM_SIZES[f"gemm_{dtype}"]
 
 

@@ -9,20 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """The implementation that ``LibraryKernel.provider`` names, for all its dtypes.
+    """The implementation of a library call on the CPU, for all its dtypes.
 
-    ``kernel`` is a function as ``foreign`` describes. Its first arguments are
-    ``leading_arguments(dtype)``: addresses of library functions, sizes, and what else
-    does not depend on the call; KeyError for a dtype that the library does not have.
-    The arguments of the plan's call follow, in order, then ``begin`` and ``end``.
-    Instead of a kernel there may be a C function with its uniform entry, at the address
-    ``entry``.
-
-    ``unjitted(arguments, items)`` computes all work items by NumPy; ``arguments`` are
-    ``Pointer``s and integers, by the parameters' names.
-
-    While a plan with a provider that ``uses_blas`` runs, BLAS has one thread. If it
-    ``uses_threaded_blas``, the threaded BLAS has as many threads as arrayfn.
+    Attributes:
+        kernel: a function as ``foreign`` describes. Its arguments are the leading
+            arguments, the arguments of the plan's call in order, and ``begin`` and
+            ``end``, the work items to compute.
+        leading_arguments: returns, for a dtype's short name, the arguments that are the
+            same in every call, such as addresses of library functions and sizes. Raises
+            KeyError for a dtype that the library does not have.
+        unjitted: ``unjitted(arguments, items)`` computes all work items by NumPy.
+            ``arguments`` are ``Pointer``s and integers, by the parameters' names.
+        uses_blas: BLAS must have one thread while a plan with this provider runs.
+        uses_threaded_blas: the threaded BLAS must have as many threads as arrayfn
+            meanwhile.
+        entry: the address of a C function with the uniform entry, instead of a kernel.
     """
 
     kernel: Callable[..., None] | None

@@ -5,9 +5,10 @@ Python object. ``sorting`` has the providers.
 
 Elements come as the integers that hold their bits (``Array[Bits]``). A float's *code*
 is a signed integer of its size, and its *key* one of 64 bits. Both order as floats do,
-with all NaNs last; keys of 0.0 and -0.0 are equal. ``sign`` is the sign bit to exchange
-of an unsigned integer, ``magnitude`` the mask of all bits of a float but its sign, and
-``infinity`` its infinity. Each is 0 for other dtypes.
+with all NaNs last; keys of 0.0 and -0.0 are equal. ``sign`` is the top bit of an
+unsigned integer, which is inverted to compare it as a signed one. ``magnitude`` is the
+mask of all bits of a float but its sign, and ``infinity`` has the bits of infinity.
+Each is 0 for other dtypes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from arrayfn.backends.cpu.libraries.foreign import (
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
 from arrayfn.lowering.scalars import max_i64, min_i64
 
-SHORT: Final = 256  # elements that a radix sort is too slow for
-POSITION: Final = 0xFFFFFFFF  # of a packed element; its key is in the other bits
-KEY: Final = ~POSITION
+SHORT: Final = 256  # with fewer elements, a radix sort is slower
+POSITION: Final = 0xFFFFFFFF  # the bits of a packed element that are its position
+KEY: Final = ~POSITION  # the bits that are its key
 LARGEST: Final = (1 << 63) - 1  # int64
 
 
@@ -42,14 +43,16 @@ def sort(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks: each is copied, then sorted in place.
+    """Copy chunks of the rows of ``x`` to ``sorted``, and sort each.
 
-    ``function`` is the address of NumPy's sort of the dtype, ``short_function`` of the
-    one for short chunks. An element has ``size`` integers (``Bits``): 2 for complex128,
-    else 1. A row of ``n`` elements has ``chunks`` of ``chunk`` elements. Items
-    ``begin`` to ``end`` are computed.
+    A row of ``n`` elements has ``chunks`` chunks of ``chunk`` elements each. A work
+    item is one chunk; items ``begin`` to ``end`` are computed. An element has ``size``
+    integers (``Bits``): 2 for complex128, else 1. ``function`` is the address of
+    NumPy's sort of the dtype, ``short_function`` that for chunks shorter than
+    ``SHORT``.
     """
     for item in range(begin, end):
+        # The chunk's first element in its row, its length, and its place in ``x``.
         first = item % chunks * chunk
         count = min_i64(n - first, chunk)
         offset = (item // chunks * n + first) * size
@@ -74,12 +77,12 @@ def sort_codes(
     begin: int,
     end: int,
 ) -> None:
-    """Sort chunks of floats by integer codes that order as the floats do.
+    """Sort chunks of rows of floats by integer codes that order as the floats do.
 
-    If a row has several chunks, the result are codes, which ``merge`` takes. The
-    parameters are those of ``sort``; ``magnitude``, ``infinity`` and ``nan`` are bit
-    patterns of the dtype, and codes are stored with the bits of ``flip`` inverted.
-    Items ``begin`` to ``end`` are computed.
+    If a row has one chunk, ``sorted`` gets floats, else the codes, which ``merge``
+    takes. ``magnitude``, ``infinity`` and ``nan`` are bit patterns of the dtype. Codes
+    are stored with the bits of ``flip`` inverted. The other parameters are those of
+    ``sort``.
     """
     for item in range(begin, end):
         first = item % chunks * chunk
@@ -89,8 +92,9 @@ def sort_codes(
             target = sorted + offset
             for k in range(count):
                 bits = int(x[offset + k])
+                # A larger magnitude of a negative float is a smaller number.
                 code = bits ^ magnitude if bits < 0 else bits
-                code = nan if (bits & magnitude) > infinity else code
+                code = nan if (bits & magnitude) > infinity else code  # any NaN
                 target[k] = code ^ flip
             used = short_function if count < SHORT else function
             c_function(used, target, count, 0)
@@ -99,9 +103,10 @@ def sort_codes(
 
 
 def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
-    """Replace ``count`` codes by floats; all NaNs become one bit pattern.
+    """Replace ``count`` codes of ``sort_codes`` by the bits of floats, in place.
 
-    ``magnitude`` and ``flip`` are those of ``sort_codes``.
+    All NaNs have one bit pattern. ``magnitude`` and ``flip`` are those of
+    ``sort_codes``.
     """
     for k in range(count):
         code = int(codes[k]) ^ flip
@@ -109,14 +114,15 @@ def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
 
 
 def key_of(bits: int, sign: int, magnitude: int, infinity: int) -> int:
-    """The integer key of an element with these ``bits``: keys order as elements do.
+    """Return the key of an element with these ``bits``: an int64.
 
-    ``sign``, ``magnitude`` and ``infinity`` are bit patterns of the dtype (``_masks``).
+    Keys order as elements do: NaNs are last, 0.0 and -0.0 are equal. ``sign``,
+    ``magnitude`` and ``infinity`` are bit patterns of the dtype, as the module says.
     """
-    if magnitude == 0:
+    if magnitude == 0:  # an integer
         return bits ^ sign
     absolute = bits & magnitude
-    if absolute > infinity:
+    if absolute > infinity:  # NaN
         return magnitude
     return absolute if bits == absolute else -absolute
 
@@ -130,9 +136,9 @@ def pack(
     magnitude: int,
     infinity: int,
 ) -> None:
-    """Set each of ``packed`` to an element's key and, in the low 32 bits, its position.
+    """Write ``count`` words: an element's key in the high 32 bits, its position below.
 
-    ``x`` are the bits of ``count`` elements of up to 32 bits, at positions from
+    ``x`` are the bits of the elements, of up to 32 bits each, at positions from
     ``first`` on. ``sign``, ``magnitude`` and ``infinity`` are those of ``key_of``.
     """
     for k in range(count):
@@ -153,11 +159,11 @@ def argsort_packed(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort chunks by sorting 64-bit words of a key and a position.
+    """Argsort chunks of rows, by sorting 64-bit words of a key and a position.
 
-    If a row has several chunks, the result are these words, which ``merge`` takes.
-    ``sort_function`` is the address of NumPy's sort of int64. A row of ``n`` elements
-    has ``chunks`` of ``chunk`` elements. Items ``begin`` to ``end`` are computed.
+    If a row has one chunk, ``sorted`` gets positions in the row, else the words, which
+    ``merge`` takes. ``sort_function`` is the address of NumPy's sort of int64. The
+    other parameters are those of ``sort`` and ``key_of``.
     """
     for item in range(begin, end):
         first = item % chunks * chunk
@@ -185,10 +191,12 @@ def argsort(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort rows of ``n`` elements of 64 bits by their keys.
+    """Write to ``sorted`` the argsort of rows of ``n`` elements of 64 bits.
 
-    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64.
-    Items ``begin`` to ``end`` are computed.
+    ``keys`` is scratch for the keys of a row. ``argsort_function`` and
+    ``sort_function`` are the addresses of NumPy's for int64. The argsort is not stable,
+    so equal elements are put in order afterwards. ``sign``, ``magnitude`` and
+    ``infinity`` are those of ``key_of``. Rows ``begin`` to ``end`` are computed.
     """
     for row in range(begin, end):
         order = sorted + row * n
@@ -208,10 +216,10 @@ def argsort_complex(
     begin: int,
     end: int,
 ) -> None:
-    """Argsort rows of ``n`` complex numbers by NumPy's stable sort.
+    """Write to ``sorted`` the argsort of rows of ``n`` complex numbers.
 
-    ``argsort_function`` is its address. An element has ``size`` integers (``Bits``).
-    Items ``begin`` to ``end`` are computed.
+    ``argsort_function`` is the address of NumPy's stable argsort of the dtype. An
+    element has ``size`` integers (``Bits``). Rows ``begin`` to ``end`` are computed.
     """
     for row in range(begin, end):
         order = sorted + row * n
@@ -223,9 +231,10 @@ def argsort_complex(
 def order_ties(
     keys: Array[int], order: Array[int], count: int, sort_function: int
 ) -> None:
-    """Sort the positions of equal keys, so that ``order`` is that of a stable sort.
+    """Make an argsort stable: sort the positions of equal keys in ``order``.
 
-    It has ``count`` positions. ``sort_function`` is the address of NumPy's for int64.
+    ``order`` has ``count`` positions, and ``keys`` is indexed by them.
+    ``sort_function`` is the address of NumPy's sort of int64.
     """
     first = 0
     while first < count:
@@ -252,14 +261,19 @@ def merge(
     begin: int,
     end: int,
 ) -> None:
-    """Merge pairs of sorted runs, one part of a merged pair for each item.
+    """Merge pairs of sorted runs; a work item is one part of a merged pair.
 
-    A row of ``n`` elements has ``pairs`` of runs of ``run`` elements each, and a merged
-    pair has ``parts`` of ``part`` elements. ``runs`` are codes or packed keys; in the
-    last round ``unpack`` is 1, and floats or positions are written instead. Items
-    ``begin`` to ``end`` are computed.
+    A row of ``n`` elements has ``pairs`` pairs of runs, of ``run`` elements each but
+    for the last ones. A merged pair has ``parts`` parts of ``part`` elements. ``runs``
+    are codes (of floats), words of a key and a position, or integers, which are
+    compared with the bits of ``sign`` inverted. In the last round ``unpack`` is 1:
+    codes become floats, and words become positions. Items ``begin`` to ``end`` are
+    computed.
     """
     for item in range(begin, end):
+        # Items are numbered by row, pair and part. In the row, the pair's runs are
+        # elements ``first`` to ``middle`` and ``middle`` to ``last``; the part is
+        # elements ``start`` to ``stop`` of the merged pair.
         first = item // parts % pairs * 2 * run
         offset = item // (parts * pairs) * n + first
         middle = min_i64(first + run, n)
@@ -281,10 +295,11 @@ def merge(
 def split(
     a: Array[Any], count_a: int, b: Array[Any], count_b: int, rank: int, sign: int
 ) -> int:
-    """How many of the first ``rank`` merged elements come from run ``a``.
+    """Return how many of the first ``rank`` merged elements come from run ``a``.
 
-    The runs have ``count_a`` and ``count_b`` elements, which are compared with the bits
-    of ``sign`` inverted. Found by bisection (Odeh et al., Merge Path, 2012).
+    The runs ``a`` and ``b`` have ``count_a`` and ``count_b`` elements, which are
+    compared with the bits of ``sign`` inverted. Of equal elements a's come first. The
+    number is found by bisection (Odeh et al., Merge Path, 2012).
     """
     low = max_i64(0, rank - count_b)
     high = min_i64(rank, count_a)
@@ -308,11 +323,13 @@ def merge_part(
     stop: int,
     sign: int,
 ) -> None:
-    """Write elements ``begin`` to ``stop`` of two merged runs; of equal ones a's first.
+    """Write elements ``begin`` to ``stop`` of the merged runs ``a`` and ``b``.
 
-    ``count_a``, ``count_b`` and ``sign`` are those of ``split``. Two merges, from the
-    beginning and from the middle on, alternate in one loop, so that their loads
-    overlap.
+    Of equal elements a's come first. ``count_a``, ``count_b`` and ``sign`` are those of
+    ``split``. One loop merges two parts alternately, from ``begin`` and from the
+    middle, so that their loads overlap. ``i`` and ``j`` are the next elements of a and
+    b for the first part, ``u`` and ``v`` for the second. ``steps`` elements of each can
+    be merged before a run or a part ends.
     """
     middle = (begin + stop) >> 1
     i = split(a, count_a, b, count_b, begin, sign)
@@ -351,9 +368,10 @@ def merge_rest(
     stop: int,
     sign: int,
 ) -> None:
-    """Write merged elements ``k`` to ``stop``, after ``i`` elements of a.
+    """Write elements ``k`` to ``stop`` of the merged runs ``a`` and ``b``.
 
-    ``count_a``, ``count_b`` and ``sign`` are those of ``split``.
+    ``i`` of the first ``k`` merged elements are a's. If one run ends, the other one is
+    copied. ``count_a``, ``count_b`` and ``sign`` are those of ``split``.
     """
     j = k - i
     while k < stop:
@@ -387,26 +405,29 @@ def top_k(
     begin: int,
     end: int,
 ) -> None:
-    """Select the ``k`` largest elements of rows of ``n``, of up to 32 bits.
+    """Write the ``k`` largest elements of rows of ``n``, of up to 32 bits each.
 
-    ``sort_function`` is the address of NumPy's sort of int64. Candidates are collected
-    in a ``buffer`` with ``room`` for them. When it is full, the ``k`` largest stay, and
-    only what is larger than the smallest of these joins. Items ``begin`` to ``end`` are
-    computed.
+    ``values`` gets the elements and ``indices`` their positions, the largest first; of
+    equal elements the first one is taken. Candidates are collected in ``buffer``, which
+    has room for ``room`` of them. When the buffer is full, only the ``k`` largest stay,
+    and later elements must be larger than the smallest of these. ``keys`` is scratch
+    for a row. ``sort_function`` is the address of NumPy's sort of int64. Rows ``begin``
+    to ``end`` are computed.
     """
     for row in range(begin, end):
         pack(x + row * n, keys, n, 0, sign, magnitude, infinity)
-        have, limit = 0, LARGEST
+        count, limit = 0, LARGEST
         for position in range(n):
-            value = keys[position] ^ KEY
-            if value < limit:
-                buffer[have] = value
-                have += 1
-                if have == room:
-                    c_function(sort_function, buffer, have, 0)
-                    have = k
+            # With its key inverted, the word of a larger element is smaller.
+            word = keys[position] ^ KEY
+            if word < limit:
+                buffer[count] = word
+                count += 1
+                if count == room:
+                    c_function(sort_function, buffer, count, 0)
+                    count = k
                     limit = buffer[k - 1]
-        c_function(sort_function, buffer, have, 0)
+        c_function(sort_function, buffer, count, 0)
         for rank in range(k):
             position = buffer[rank] & POSITION
             indices[row * k + rank] = position
@@ -430,10 +451,13 @@ def top_k_wide(
     begin: int,
     end: int,
 ) -> None:
-    """Select the ``k`` largest of rows of ``n`` 64-bit elements by sorting the rows.
+    """Write the ``k`` largest elements of rows of ``n``, of 64 bits each.
 
-    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64;
-    ``buffer`` has ``room`` for a row. Items ``begin`` to ``end`` are computed.
+    ``values`` gets the elements and ``indices`` their positions, the largest first; of
+    equal elements the first one is taken. Rows are argsorted by inverted keys.
+    ``keys`` and ``buffer`` are scratch for a row; ``room`` is not used.
+    ``argsort_function`` and ``sort_function`` are the addresses of NumPy's for int64.
+    Rows ``begin`` to ``end`` are computed.
     """
     for row in range(begin, end):
         for position in range(n):

@@ -38,9 +38,9 @@ STABLE: Final = 2
 
 @cache
 def numpy_sort(dtype: DType, position: int) -> int:
-    """The address of a function in a dtype's table, which is PyArray_ArrFuncs.
+    """Return the address of a function in NumPy's PyArray_ArrFuncs table of ``dtype``.
 
-    ``position`` is the function's number in the table.
+    ``position`` is the function's number in the table, such as ``SORT + QUICK``.
     """
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
         numpy_api(API_GET_FUNCTIONS)
@@ -50,10 +50,10 @@ def numpy_sort(dtype: DType, position: int) -> int:
 
 
 def _sorts(kind: DType) -> tuple[int, int]:
-    """The addresses of NumPy's sorts of a dtype: for many elements, and for few.
+    """Return the addresses of NumPy's sorts for many elements and for few elements.
 
-    They differ for 8 and 16 bits, whose stable sort is a radix sort, which is faster
-    for many elements only.
+    They differ for dtypes of 8 and 16 bits: NumPy's stable sort is then a radix sort,
+    which is faster only for many elements.
     """
     quick = numpy_sort(kind, SORT + QUICK)
     many = numpy_sort(kind, SORT + STABLE) if kind.itemsize <= 2 else quick
@@ -61,31 +61,37 @@ def _sorts(kind: DType) -> tuple[int, int]:
 
 
 def _masks(dtype: str) -> tuple[int, int, int]:
-    """The bit patterns ``sign``, ``magnitude`` and ``infinity`` of a dtype."""
+    """Return the bit patterns ``sign``, ``magnitude`` and ``infinity`` of a dtype.
+
+    ``sort_kernels`` defines them. ``sign`` is not 0 for unsigned integers of 32 and 64
+    bits; the other two are not 0 for floats.
+    """
     kind = BY_SHORT_NAME[dtype]
     top = 1 << (8 * kind.itemsize - 1)
     if kind in dtypes.FLOATS:
         return 0, top - 1, _bits(np.inf, dtype)
     if kind.kind != "u" or kind.itemsize < 4:
         return 0, 0, 0
+    # The top bit of 64 bits is a negative int64.
     return top - (1 << 64) if kind.itemsize == 8 else top, 0, 0
 
 
 def _bits(number: float, dtype: str) -> int:
+    """Return the bits of ``number`` as a float ``dtype``, as a signed integer."""
     kind = BY_SHORT_NAME[dtype]
     return int(np.array(number, kind).view(f"i{kind.itemsize}"))
 
 
 def sort_arguments(dtype: str) -> tuple[int, ...]:
-    """The leading arguments of ``sort`` for ``dtype``."""
+    """Return the first arguments of ``sort``: two sorts, and integers per element."""
     kind = BY_SHORT_NAME[dtype]
     return *_sorts(kind), max(1, kind.itemsize // 8)
 
 
 def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
-    """The leading arguments of ``sort_codes`` for ``dtype``.
+    """Return the first arguments of ``sort_codes`` for the float ``dtype``.
 
-    In order: function, short_function, magnitude, infinity, nan, flip.
+    They are function, short_function, magnitude, infinity, nan and flip.
     """
     integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
     flip = 0
@@ -98,26 +104,37 @@ def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def packed_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``argsort_packed`` and ``top_k``."""
+    """Return the first arguments of ``argsort_packed`` and ``top_k``.
+
+    They are NumPy's sort of int64, sign, magnitude and infinity.
+    """
     return numpy_sort(dtypes.int64, SORT + QUICK), *_masks(dtype)
 
 
 def keys_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``argsort`` and ``top_k_wide``."""
+    """Return the first arguments of ``argsort`` and ``top_k_wide``.
+
+    They are NumPy's argsort of int64, its sort of int64, sign, magnitude and infinity.
+    """
     return numpy_sort(dtypes.int64, ARGSORT + QUICK), *packed_arguments(dtype)
 
 
 def merge_arguments(dtype: str) -> tuple[int, ...]:
-    """The leading arguments of ``merge`` for ``dtype``.
+    """Return the first arguments of ``merge`` for ``dtype``: sign and magnitude.
 
-    Narrow unsigned integers need no ``sign``.
+    Only uint64, whose sign bit is a negative number, needs ``sign``: narrower unsigned
+    integers order as int64.
     """
     sign, magnitude, _ = _masks(dtype)
     return min(sign, 0), magnitude
 
 
 def complex_arguments(dtype: str) -> tuple[int, ...]:
-    """The leading arguments of ``argsort_complex``: NumPy's argsort, element words."""
+    """Return the first arguments of ``argsort_complex``.
+
+    They are NumPy's stable argsort of ``dtype``, and the integers of 64 bits in an
+    element.
+    """
     kind = BY_SHORT_NAME[dtype]
     return numpy_sort(kind, ARGSORT + STABLE), kind.itemsize // 8
 
@@ -126,17 +143,18 @@ def complex_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def values_of(x: Any, dtype: DType) -> Any:
-    """Elements as NumPy sorts them; float16 and bfloat16 come as bits."""
+    """Return the elements of ``x``; float16 and bfloat16, given as bits, as float32."""
     return x.view(dtype).astype(np.float32) if dtype in dtypes.HALF_PRECISION else x
 
 
 def _ranges(arguments: Mapping[str, Any]) -> list[slice]:
+    """Return the slice of a row for each of its chunks."""
     chunk, chunks = int(arguments["chunk"]), int(arguments["chunks"])
     return [slice(k * chunk, (k + 1) * chunk) for k in range(chunks)]
 
 
 def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Sort all chunks, by NumPy."""
+    """Sort each chunk of each row by NumPy; ``arguments`` are by name."""
     shape = (items // int(arguments["chunks"]), int(arguments["n"]))
     dtype = BY_SHORT_NAME[arguments["dtype"]]
     x, out = (arguments[name].array(shape) for name in ("x", "sorted"))
@@ -148,7 +166,11 @@ def sort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Argsort all chunks, by NumPy; several are packed with their positions."""
+    """Argsort each chunk of each row by NumPy; ``arguments`` are by name.
+
+    A row of several chunks gets words for ``merge``, as from ``argsort_packed``: the
+    element's rank in the row in the high 32 bits, its position in the low ones.
+    """
     chunks = int(arguments.get("chunks", 1))
     shape = (items // chunks, int(arguments["n"]))
     x = values_of(arguments["x"].array(shape), BY_SHORT_NAME[arguments["dtype"]])
@@ -156,8 +178,8 @@ def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
     if chunks == 1:
         out[...] = np.argsort(x, axis=-1, kind="stable")
         return
-    # Ranks order as elements do.
     for row, target in zip(x, out, strict=True):
+        # Equal elements have equal ranks.
         ranks = np.unique(row, return_inverse=True)[1].astype(np.int64)
         packed = (ranks << 32) | np.arange(len(row))
         for part in _ranges(arguments):
@@ -165,7 +187,7 @@ def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Merge all pairs of runs, by NumPy."""
+    """Merge all pairs of runs by sorting both with NumPy; ``arguments`` are by name."""
     n, run, pairs = (int(arguments[name]) for name in ("n", "run", "pairs"))
     rows = items // (pairs * int(arguments["parts"]))
     runs, out = (arguments[name].array((rows, n)) for name in ("runs", "merged"))
@@ -177,10 +199,14 @@ def merge_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def top_k_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Select from all rows, by NumPy."""
+    """Select the k largest of each row by NumPy; ``arguments`` are by name.
+
+    Among equal elements the first ones are taken.
+    """
     n, k = int(arguments["n"]), int(arguments["k"])
     x = arguments["x"].array((items, n))
-    # Descending is the reverse of ascending; among equal elements too, if reversed.
+    # A stable ascending argsort of the reversed row, read backwards, is descending and
+    # has equal elements in their order in the row.
     values = values_of(x, BY_SHORT_NAME[arguments["dtype"]])[:, ::-1]
     order = n - 1 - np.argsort(values, axis=-1, kind="stable")[:, ::-1][:, :k]
     arguments["indices"].array((items, k))[...] = order

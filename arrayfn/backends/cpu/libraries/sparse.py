@@ -23,10 +23,12 @@ Kernel = Callable[..., None]
 
 
 def any_outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
-    """A negative number if a position is not from 0 to ``extent`` - 1, else 0 or more.
+    """Return a negative number if a position is outside of 0 to ``extent`` - 1.
 
-    Positions ``first`` to ``last`` are checked.
+    The result is 0 or positive otherwise. Positions number ``first`` to ``last``
+    (exclusive) are checked.
     """
+    # ``|`` keeps the sign bit: the result is negative if any of these numbers is.
     sign = 0
     for k in range(first, last):
         position = int(positions[k])
@@ -35,9 +37,10 @@ def any_outside(positions: Array[Any], first: int, last: int, extent: int) -> in
 
 
 def any_descending(starts: Array[Any], first: int, last: int) -> int:
-    """A negative number if a row pointer is followed by a smaller one, else 0 or more.
+    """Return a negative number if a row pointer is followed by a smaller one.
 
-    Pointers ``first`` to ``last`` are checked.
+    The result is 0 or positive otherwise. The pointers number ``first`` to ``last``
+    (exclusive) and their successors are checked.
     """
     sign = 0
     for k in range(first, last):
@@ -58,10 +61,11 @@ def csr(
     begin: int,
     end: int,
 ) -> None:
-    """``out = A x`` for A in CSR and x of ``width`` columns. A work item is a row.
+    """Compute ``out = A x`` for a sparse matrix A in CSR. A work item is a row of A.
 
-    ``first`` are the columns of the entries ``data``, ``second`` the rows' pointers.
-    Items ``begin`` to ``end`` are computed.
+    A is ``rows`` x ``columns`` and has ``entries``: ``data`` are their values,
+    ``first`` their columns, and ``second`` the rows' pointers. ``x`` has ``width``
+    columns. Items ``begin`` to ``end`` are computed. Entries outside of A are skipped.
     """
     low, high = int(second[begin]), int(second[end])
     sign = low | (entries - high) | any_descending(second, begin, end)
@@ -99,10 +103,12 @@ def csc(
     begin: int,
     end: int,
 ) -> None:
-    """``out = A x`` for A in CSC and x of ``width`` columns, as one work item.
+    """Compute ``out = A x`` for a sparse matrix A in CSC, as one work item.
 
-    ``first`` are the rows of the entries ``data``, ``second`` the columns' pointers.
-    Nothing is done unless ``begin`` < ``end``.
+    A is ``rows`` x ``columns`` and has ``entries``: ``data`` are their values,
+    ``first`` their rows, and ``second`` the columns' pointers. ``x`` has ``width``
+    columns. Nothing is done unless ``begin`` < ``end``. Entries outside of A are
+    skipped.
     """
     for _ in range(begin, end):
         for k in range(rows * width):
@@ -141,10 +147,11 @@ def coo(
     begin: int,
     end: int,
 ) -> None:
-    """``out = A x`` for A in COO and x of ``width`` columns, as one work item.
+    """Compute ``out = A x`` for a sparse matrix A in COO, as one work item.
 
-    ``first`` are the rows of the entries ``data``, ``second`` their columns. Nothing is
-    done unless ``begin`` < ``end``.
+    A is ``rows`` x ``columns`` and has ``entries``: ``data`` are their values,
+    ``first`` their rows, and ``second`` their columns. ``x`` has ``width`` columns.
+    Nothing is done unless ``begin`` < ``end``. Entries outside of A are skipped.
     """
     for _ in range(begin, end):
         for k in range(rows * width):
@@ -167,13 +174,16 @@ def coo(
 
 
 def _with_short_indices(kernel: Kernel) -> Kernel:
-    """A copy of ``kernel`` for 32-bit positions."""
+    """Return a copy of ``kernel`` whose index arrays have 32-bit integers.
+
+    Only the annotations differ, which give the parameters' types.
+    """
     assert isinstance(kernel, FunctionType)
-    made = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__)
+    short_kernel = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__)
     short = {"first": Array[i32], "second": Array[i32]}
-    made.__annotations__ = {**kernel.__annotations__, **short}
-    made.__module__ = kernel.__module__
-    return made
+    short_kernel.__annotations__ = {**kernel.__annotations__, **short}
+    short_kernel.__module__ = kernel.__module__
+    return short_kernel
 
 
 def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
@@ -199,31 +209,33 @@ def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
             along = np.repeat(np.arange(lengths[1] - 1), np.diff(second))
             along = np.pad(along, (0, entries - len(along)), constant_values=-1)
             first, second = (along, first) if layout == "csr" else (first, along)
-        kept = (first >= 0) & (first < rows) & (second >= 0) & (second < columns)
+        # ``first`` and ``second`` are the rows and columns of the entries, as in COO.
+        inside = (first >= 0) & (first < rows) & (second >= 0) & (second < columns)
         x = arguments["x"].array((columns, width))
         out = arguments["out"].array((rows, width))
         out[...] = 0
-        np.add.at(out, first[kept], data[kept, None] * x[second[kept]])
+        np.add.at(out, first[inside], data[inside, None] * x[second[inside]])
 
     return run
 
 
 def _leading_arguments(dtype: str) -> tuple[int, ...]:
+    """Return no arguments; raises KeyError for dtypes other than "f32" and "f64"."""
     return {"f32": (), "f64": ()}[dtype]
 
 
 def _providers(layout: str, kernel: Kernel) -> dict[str, Provider]:
-    """The providers of products with matrices in ``layout`` "csr", "csc" or "coo".
+    """Return the providers, by name, of products with matrices in ``layout``.
 
-    There is one for 32-bit positions and one for 64-bit ones; ``kernel`` computes the
-    latter.
+    ``layout`` is "csr", "csc" or "coo". There is one provider for index arrays of 32
+    bits and one for 64 bits. ``kernel`` is that for 64 bits.
     """
     kernels = {"i32": _with_short_indices(kernel), "i64": kernel}
     return {
         f"sparse_{layout}_{index}": Provider(
-            made, _leading_arguments, _unjitted(layout)
+            kernel_of_index, _leading_arguments, _unjitted(layout)
         )
-        for index, made in kernels.items()
+        for index, kernel_of_index in kernels.items()
     }
 
 

@@ -23,9 +23,10 @@ from arrayfn.backends.cpu.libraries.packed_gemm import (
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.scalars import min_i64
 
-# ``dimensions`` are pairs of an extent and a stride in elements: the problems', four of
-# the windows' rows, and four of their columns, outermost first.
-PROBLEM_STEP: Final = 1
+# The kernels' argument ``dimensions`` has nine pairs of an extent and a stride, in
+# elements of ``x``: of the problems in a batch, of four dimensions of the rows of the
+# matrix of windows, and of four dimensions of its columns, outermost first.
+PROBLEM_STEP: Final = 1  # index of the problems' stride
 ROWS: Final = 2  # index in ``dimensions`` of the rows' first pair
 COLUMNS: Final = 10  # index of the columns' first pair
 
@@ -52,19 +53,26 @@ def windows(
     begin: int,
     end: int,
 ) -> None:
-    """Compute ``c = w b`` for a matrix w whose rows are windows of ``x``.
+    """Compute ``c = w b`` for an m x k matrix w whose rows are windows of ``x``.
 
-    ``gemm`` and ``gemv`` are BLAS's functions. w is m x k; an item is ``tile`` of its m
-    rows, which are copied to ``windows`` as ``dimensions`` says. ``b`` is k x n. Rows
-    of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart; ``transpose_b`` is as in
-    ``gemm.option``. An element is ``parts`` numbers, 2 if complex. Micro-kernels are
-    used if their vectors' ``lanes`` are not 0. Items ``begin`` to ``end`` are computed.
+    A work item is ``tile`` rows of w and of ``c``; items ``begin`` to ``end`` are
+    computed. The rows of w are copied to the scratch memory ``windows``, after the room
+    for packed operands. ``dimensions`` says where they are in ``x``: it has the extents
+    and strides of the batch, of the rows of w, and of its columns, as the comment above
+    says.
+
+    ``b`` is k x n. Rows of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart;
+    ``transpose_b`` is as in ``gemm.option``. An element is ``parts`` numbers, 2 if
+    complex. Micro-kernels, whose vectors have ``lanes`` elements, multiply; if
+    ``lanes`` is 0, BLAS does. ``gemm`` and ``gemv`` are BLAS's functions, ``one`` and
+    ``zero`` point to numbers.
     """
     own = windows + packed_elements(lanes, n)
     for item in range(begin, end):
         first = item * tile
         last = min_i64(first + tile, m)
-        # All indices of the columns' last dimension (3), whose extent is number 16.
+        # All columns: "cut" the last dimension (3) to its full extent, which is
+        # ``dimensions[COLUMNS + 6]``.
         copy_windows(x, own, first, last, dimensions, 3, dimensions[16], parts)
         target = c + first * ldc * parts
         multiply_by(
@@ -99,18 +107,21 @@ def window_sums(
     begin: int,
     end: int,
 ) -> None:
-    """``c = w.T b`` for a matrix w of windows of ``x``: windows are summed over.
+    """Compute ``c = w.T b`` for a k x m matrix w whose rows are windows of ``x``.
 
-    An item has a ``part`` of the windows, and one of ``pieces`` of the result's m rows:
-    a piece is some indices of the columns' dimension that is ``cut``, of ``inner``
-    columns each. Tiles (``tile`` windows) of the part are added in order. The other
-    parameters are those of ``windows``: ``gemm``, ``gemv``, n, k, ``ldb``,
-    ``transpose_b``, ``lanes``, ``begin``, ``end``.
+    The sums over the k windows are split in parts of ``part`` windows, and each part
+    has its own m x n matrix in ``c``. The m rows of these are split in ``pieces``: a
+    piece has ``piece`` indices of that dimension of the windows' columns whose number
+    is ``cut``, with ``inner`` columns for each index. A work item is one piece of one
+    part. It copies ``tile`` windows at a time and adds their products in order.
+
+    The other parameters are those of ``windows``.
     """
     own = windows + packed_elements(lanes, n)
     step = 1 if transpose_b != 0 else ldb
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
+        # The number of the part, and the piece's first index of the cut dimension.
         number = item // pieces
         start = item % pieces * piece
         count = min_i64(extent - start, piece)
@@ -123,6 +134,8 @@ def window_sums(
         while first < stop:
             last = min_i64(first + tile, stop)
             copy_windows(source, own, first, last, dimensions, cut, count, parts)
+            # The first tile overwrites the result (``beta`` and the last argument are
+            # 0), later ones are added to it.
             multiply_by(
                 lanes, windows, gemm, one, beta, own, b + first * step * parts, target,
                 own_m, n, last - first, own_m, ldb, n, 1, transpose_b,
@@ -157,17 +170,20 @@ def windows_right(
     begin: int,
     end: int,
 ) -> None:
-    """``c = a w.T`` for a matrix w of windows of ``x``, which are the result's columns.
+    """Compute ``c = a w`` for a k x n matrix w of elements of ``x``, for each problem.
 
-    An item has ``tile`` indices of the columns' dimension that is ``cut``, of ``inner``
-    columns each; a problem of the batch has ``tiles`` items. Rows of ``a`` are ``lda``
-    elements apart, its matrices ``batch_stride_a``; ``transpose_a`` is as in
-    ``gemm.option``. The other parameters are those of ``windows``: ``gemm``, ``gemv``,
-    m, n, k, ``lanes``, ``begin``, ``end``.
+    A column of w is a window. A problem of the batch has ``tiles`` work items, one for
+    each ``tile`` indices of that dimension of w's columns whose number is ``cut``; each
+    index has ``inner`` columns. Items ``begin`` to ``end`` are computed.
+
+    ``a`` is m x k. Its rows are ``lda`` elements apart, the matrices of the problems
+    ``batch_stride_a``; ``transpose_a`` is as in ``gemm.option``. The other parameters
+    are those of ``windows``.
     """
     own = windows + packed_elements(lanes, tile * inner)
     extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
     for item in range(begin, end):
+        # The number of the problem, and the item's first index of the cut dimension.
         problem = item // tiles
         first = item % tiles * tile
         count = min_i64(extent - first, tile)
@@ -200,10 +216,11 @@ def multiply_by(
     transpose_b: int,
     is_added: int,
 ) -> None:
-    """Compute ``c = a b + beta c`` by micro-kernels, or by BLAS if ``lanes`` is 0.
+    """Compute ``c = a b`` or ``c += a b``, by micro-kernels if ``lanes`` is not 0.
 
-    Micro-kernels pack operands in ``packed`` and add ``c`` unless ``is_added`` is 0.
-    The other parameters are those of ``gemm.multiply``.
+    ``is_added`` not 0 means ``c += a b``, for micro-kernels; ``beta``, 0 or 1, says the
+    same to BLAS. Micro-kernels pack operands in ``packed``. The other parameters are
+    those of ``gemm.multiply``.
     """
     if lanes != 0:
         multiply_packed(
@@ -226,13 +243,16 @@ def copy_windows(
     count: int,
     parts: int,
 ) -> None:
-    """Copy rows ``first`` to ``last`` of a matrix of windows to ``target``.
+    """Copy rows ``first`` to ``last`` of a matrix of windows of ``x`` to ``target``.
 
-    ``dimensions`` has the extents and strides of its rows and columns in ``x``. The
-    columns' dimension that is ``cut`` has ``count`` indices. An element is ``parts``
-    numbers, 2 if complex.
+    ``dimensions`` has the extents and strides of its rows and columns in ``x``: a row's
+    number is a mixed-radix index of four dimensions, and so is a column's. Of the
+    columns' dimension number ``cut``, only the first ``count`` indices are copied. An
+    element is ``parts`` numbers, 2 if complex.
     """
-    # Read once: as far as the compiler knows, what is written may be these.
+    # All dimensions are read before the loops: the compiler must assume that the loops'
+    # stores change them. n and r are the rows' extents and strides, e and s the
+    # columns', ``run`` and ``step`` those of the columns' last dimension.
     n1, r1 = dimensions[ROWS + 2], dimensions[ROWS + 3] * parts
     n2, r2 = dimensions[ROWS + 4], dimensions[ROWS + 5] * parts
     n3, r3 = dimensions[ROWS + 6], dimensions[ROWS + 7] * parts
@@ -243,6 +263,7 @@ def copy_windows(
     run = count if cut == 3 else dimensions[COLUMNS + 6]
     s0, s1 = dimensions[COLUMNS + 1] * parts, dimensions[COLUMNS + 3] * parts
     s2, step = dimensions[COLUMNS + 5] * parts, dimensions[COLUMNS + 7]
+    # The indices of row ``first``, and its offset in ``x``.
     i3 = first % n3
     i2 = first // n3 % n2
     i1 = first // (n3 * n2) % n1
@@ -260,6 +281,7 @@ def copy_windows(
                             own = target + output + k * parts
                             copy(own, source + k * step * parts, parts)
                     output += run * parts
+        # The next row: count up the last index, with carries to those before.
         i3 += 1
         at += r3
         if i3 == n3:
@@ -276,7 +298,10 @@ def copy_windows(
 
 
 def _windows(arguments: Mapping[str, Any]) -> Any:
-    """All windows as a batch of matrices; ``arguments`` are by name."""
+    """Return the matrices of windows, an array of the axes (problem, row, column).
+
+    ``arguments`` has the dimensions and ``x`` by name.
+    """
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
     extents = [int(arguments[f"{name}s_{d}"]) for name, d in names]
@@ -286,7 +311,8 @@ def _windows(arguments: Mapping[str, Any]) -> Any:
 
 
 def _right(arguments: Mapping[str, Any]) -> Any:
-    """The right factor b of a product; ``arguments`` are by name."""
+    """Return the k x n right factor of a product; ``arguments`` are by name."""
+    # ``transpose_b`` is 0, 1, or 2 for the conjugate transpose.
     n, k, transposed = (int(arguments[name]) for name in ("n", "k", "transpose_b"))
     shape = (n, k) if transposed else (k, n)
     right = arguments["b"].array(shape, (int(arguments["ldb"]), 1))
@@ -296,14 +322,14 @@ def _right(arguments: Mapping[str, Any]) -> Any:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product by NumPy."""
+    """Compute all of ``windows`` by one NumPy product."""
     shape = (int(arguments["m"]), int(arguments["n"]))
     out = arguments["c"].array(shape, (int(arguments["ldc"]), 1))
     out[...] = _windows(arguments)[0] @ _right(arguments)
 
 
 def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute all parts of the sums over windows by NumPy."""
+    """Compute all parts of ``window_sums`` by NumPy products."""
     m, n, part = (int(arguments[name]) for name in ("m", "n", "part"))
     windows, right = _windows(arguments)[0], _right(arguments)
     parts = items // int(arguments["pieces"])
@@ -314,7 +340,7 @@ def sums_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Compute the whole product by NumPy."""
+    """Compute all of ``windows_right`` by one NumPy product."""
     m, n, k, step = (int(arguments[name]) for name in ("m", "n", "k", "lda"))
     batch, between = int(arguments["problems_0"]), int(arguments["batch_stride_a"])
     transposed = int(arguments["transpose_a"])
@@ -327,12 +353,12 @@ def right_unjitted(arguments: Mapping[str, Any], items: int) -> None:
 
 
 def with_blas(dtype: str) -> tuple[int, ...]:
-    """The first arguments of products of ``dtype`` by BLAS."""
+    """Return the first arguments of products by BLAS: ``lanes`` is 0."""
     return *leading_arguments(dtype), 0
 
 
 def with_micro_kernels(dtype: str) -> tuple[int, ...]:
-    """The first arguments of products of ``dtype`` by micro-kernels."""
+    """Return the first arguments of products by micro-kernels, with their ``lanes``."""
     return *leading_arguments(dtype), lanes_of(dtype)
 
 

@@ -28,21 +28,23 @@ from arrayfn.primitives import linalg_lu, linalg_qr, linalg_triangular
 def cholesky(
     potrf: int, parts: Constant, a: Array[Real], n: int, begin: int, end: int
 ) -> None:
-    """Factor row-major n x n matrices in place; NaN if not positive definite.
+    """Replace row-major n x n matrices by their lower Cholesky factors.
 
-    The lower triangle of a row-major matrix is, column-major, an upper one of its
-    transpose, and so is the factor. ``potrf`` is LAPACK's function. Items ``begin`` to
-    ``end`` are computed.
+    A matrix that is not positive definite becomes NaN. LAPACK reads the row-major lower
+    triangle as the column-major upper triangle of the transpose, and writes the factor
+    in the same way. ``potrf`` is LAPACK's function. An element is ``parts`` numbers, 2
+    if complex. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
         matrix = a + item * step
         failed = fortran(potrf, UPPER, n, matrix, n)
-        # Some versions go on from a pivot of NaN, which spreads to the last.
+        # Some versions of LAPACK do not stop at a NaN, which spreads to the last
+        # element of the diagonal.
         if failed != 0 or not all_finite(matrix + (step - parts), parts):
             fill(matrix, step, NAN)
         else:
-            for row in range(n - 1):
+            for row in range(n - 1):  # LAPACK leaves the other triangle as it was
                 above = matrix + (row * n + row + 1) * parts
                 fill(above, (n - row - 1) * parts, 0.0)
 
@@ -60,11 +62,14 @@ def lu(
     begin: int,
     end: int,
 ) -> None:
-    """Factor column-major matrices in place, singular ones too.
+    """Replace column-major matrices by their LU factors, singular ones too.
 
-    ``getrf`` is LAPACK's function. ``integer_size`` are the i32 elements of LAPACK's
-    integers, low one first. An element is ``parts`` numbers, 2 if complex. Matrices are
-    ``rows`` x ``columns``. Items ``begin`` to ``end`` are computed.
+    Matrices are ``rows`` x ``columns``. ``pivots`` gets the row exchanges, numbered
+    from 0, and ``permutation`` the order of rows that they give. ``integers`` is
+    scratch for LAPACK's pivots, which are numbered from 1. ``getrf`` is LAPACK's
+    function, and each of its integers has ``integer_size`` elements i32, of which the
+    first is the lowest. An element of a matrix is ``parts`` numbers, 2 if complex.
+    Items ``begin`` to ``end`` are computed.
     """
     count = min_i64(rows, columns)
     for item in range(begin, end):
@@ -85,16 +90,20 @@ def pivots_to_permutation(
     begin: int,
     end: int,
 ) -> None:
-    """Write the permutations of ``rows`` rows that ``count`` pivots mean.
+    """Write the permutation of ``rows`` rows that each item's pivots give.
 
-    Items ``begin`` to ``end`` are computed.
+    An item has ``count`` pivots. Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         permute(permutation + item * rows, rows, pivots + item * count, count)
 
 
 def permute(permutation: Array[i32], rows: int, pivots: Array[i32], count: int) -> None:
-    """Apply ``count`` row exchanges: row k is swapped with row ``pivots[k]``."""
+    """Write the order of ``rows`` rows after ``count`` exchanges to ``permutation``.
+
+    Exchange k swaps row k with row ``pivots[k]``; a pivot outside of the rows is
+    ignored.
+    """
     for row in range(rows):
         permutation[row] = row
     for row in range(count):
@@ -122,11 +131,16 @@ def qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major ``rows`` x ``columns`` matrices; Q has ``inner`` columns.
+    """Write the QR factors ``q`` and ``r`` of row-major matrices ``x``.
 
-    ``A^T = L Q`` is ``A = Q^T L^T``: the upper triangle of what gelqf leaves is R, and
-    orglq leaves Q, both row-major. An element is ``parts`` numbers, 2 if complex.
-    ``work`` has ``lwork`` elements. Items ``begin`` to ``end`` are computed.
+    Matrices are ``rows`` x ``columns``; Q has ``inner`` columns, R ``inner`` rows.
+    LAPACK reads a row-major A as A^T, so its LQ factorization gives R and Q: ``A^T = L
+    Q'`` is ``A = Q'^T L^T``. gelqf leaves R in the row-major upper triangle, orglq
+    makes Q.
+
+    ``gelqf`` and ``orglq`` are LAPACK's functions. An element is ``parts`` numbers, 2
+    if complex. ``a``, ``tau`` and ``work``, of ``lwork`` elements, are scratch for one
+    item. Items ``begin`` to ``end`` are computed.
     """
     count = min_i64(rows, columns)
     for item in range(begin, end):
@@ -134,12 +148,14 @@ def qr(
         own_r = r + item * inner * columns * parts
         copy(a, x + item * rows * columns * parts, rows * columns * parts)
         fortran(gelqf, columns, rows, a, max_i64(columns, 1), tau, work, lwork)
+        # R is the upper triangle of ``a``, with zeros below the diagonal.
         for row in range(inner):
             below = min_i64(row, columns)
             target = own_r + row * columns * parts
             fill(target, below * parts, 0.0)
-            kept = a + (row * columns + below) * parts
-            copy(target + below * parts, kept, (columns - below) * parts)
+            upper = a + (row * columns + below) * parts
+            copy(target + below * parts, upper, (columns - below) * parts)
+        # The first ``count`` elements of each row have the reflectors, for orglq.
         for row in range(rows):
             copy(own_q + row * inner * parts, a + row * columns * parts, count * parts)
         leading = max_i64(inner, 1)
@@ -163,11 +179,13 @@ def column_order(
     begin: int,
     end: int,
 ) -> None:
-    """Write the orders in which pivoted QR takes columns.
+    """Write the order in which QR with column pivoting takes the columns of matrices.
 
-    ``x`` holds column-major ``rows`` x ``columns`` matrices; ``geqp3`` is LAPACK's
-    function. An element is ``parts`` numbers, 2 if complex. ``work`` has ``lwork``
-    elements. Items ``begin`` to ``end`` are computed.
+    ``x`` holds column-major ``rows`` x ``columns`` matrices; ``order`` gets their
+    columns' numbers. ``geqp3`` is LAPACK's function, and each of its integers has
+    ``integer_size`` elements i32. An element is ``parts`` numbers, 2 if complex. ``a``,
+    ``tau``, ``work``, of ``lwork`` elements, ``real_work`` and ``integers`` are scratch
+    for one item. Items ``begin`` to ``end`` are computed.
     """
     step = rows * columns * parts
     leading = max_i64(rows, 1)
@@ -185,28 +203,30 @@ def column_order(
             else:
                 fortran(geqp3, rows, columns, a, leading, integers, tau, work, lwork)
         for column in range(columns):
-            found = integers[integer_size * column] - 1
-            own[column] = found if found >= 0 else column
+            # LAPACK numbers columns from 1. 0 is left if there are no rows.
+            taken = integers[integer_size * column] - 1
+            own[column] = taken if taken >= 0 else column
 
 
 def _integer_size(library: Blas | None = None) -> int:
+    """Return how many elements i32 an integer of the library's LAPACK has."""
     return (library or blas()).integer_bytes // 4
 
 
 def getrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``lu`` for ``dtype``."""
+    """Return the first arguments of ``lu`` for ``dtype``: up to ``parts``."""
     (getrf,) = addresses(dtype, "getrf", library=library)
     return getrf, _integer_size(library), parts_of(dtype)
 
 
 def gelqf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The first arguments of ``qr`` for ``dtype``."""
+    """Return the first arguments of ``qr`` for ``dtype``: up to ``parts``."""
     names = "gelqf", "orglq/unglq"
     return *addresses(dtype, *names, library=library), parts_of(dtype)
 
 
 def geqp3_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``column_order`` for ``dtype``."""
+    """Return the first arguments of ``column_order`` for ``dtype``: up to ``parts``."""
     (geqp3,) = addresses(dtype, "geqp3")
     return geqp3, _integer_size(), parts_of(dtype)
 

@@ -49,13 +49,17 @@ def geev(
     n: int,
     lwork: int,
 ) -> int:
-    """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
+    """Compute eigenvalues and right eigenvectors of one n x n matrix ``a``.
 
-    ``function`` is LAPACK's geev, ``vectors`` its letter for right eigenvectors. The
-    eigenvalues ``w`` are complex, the eigenvectors ``packed`` as LAPACK returns them
-    (see ``unpack``). ``split_values``, 2 n real numbers, gets the real, then the
-    imaginary parts of a real matrix's eigenvalues; it is scratch for a complex matrix.
-    An element is ``parts`` numbers, 2 if complex. ``work`` has ``lwork`` elements.
+    Returns 0 if the computation converged; if not, the eigenvalues are NaN. ``a`` is
+    overwritten. The eigenvalues ``w`` are complex, the eigenvectors ``packed`` as
+    LAPACK returns them (see ``unpack``). ``split_values``, 2 n real numbers, gets the
+    real parts and then the imaginary parts of a real matrix's eigenvalues; for a
+    complex matrix it is scratch. A matrix of very large or small numbers is scaled.
+
+    ``function`` is LAPACK's geev; ``vectors`` is its letter that says whether to
+    compute eigenvectors. An element is ``parts`` numbers, 2 if complex. ``work`` has
+    ``lwork`` elements.
     """
     failed = 1
     if all_finite(a, n * n * parts):
@@ -124,12 +128,13 @@ def eig(
 def unpack(
     vectors: Array[Any], packed: Array[Any], imaginary: Array[Any], n: int
 ) -> None:
-    """Write complex eigenvectors of a real n x n matrix.
+    """Write the complex eigenvectors of a real n x n matrix from LAPACK's real ones.
 
-    LAPACK packs those of a conjugate pair of eigenvalues into two real vectors, which
-    are the real and the imaginary parts.
+    ``imaginary`` has the imaginary parts of the eigenvalues. A real eigenvalue has a
+    real vector. For a conjugate pair of eigenvalues, LAPACK returns two real vectors p
+    and q: the eigenvectors are p + i q and p - i q.
     """
-    row = 0
+    row = 0  # the number of the eigenvector
     while row < n:
         first = packed + row * n
         target = vectors + 2 * row * n
@@ -192,12 +197,14 @@ def gesdd(
     vh_rows: int,
     lwork: int,
 ) -> int:
-    """Decompose one matrix, and overwrite it; returns 0 if it converged.
+    """Compute the singular values ``s`` and vectors ``u`` and ``vh`` of one matrix.
 
-    ``function`` is LAPACK's gesdd, ``job`` its letter for vectors. The matrix is
-    column-major, ``rows`` x ``columns``; ``vh`` has ``vh_rows``. An element is
-    ``parts`` numbers, 2 if complex. LAPACK's scratch is ``work``, of ``lwork``
-    elements, ``integer_work``, and ``real_work`` for a complex matrix.
+    Returns 0 if the computation converged; if not, the singular values are NaN. The
+    matrix ``a`` is column-major, ``rows`` x ``columns``, and is overwritten. ``vh`` has
+    ``vh_rows`` rows. ``function`` is LAPACK's gesdd; ``job`` is its letter that says
+    which vectors to compute. An element is ``parts`` numbers, 2 if complex. LAPACK's
+    scratch is ``work``, of ``lwork`` elements, ``integer_work``, and for a complex
+    matrix ``real_work``.
     """
     failed = 1
     if all_finite(a, rows * columns * parts):
@@ -329,10 +336,11 @@ def schur(
     """Reduce n x n matrices ``a`` to Schur form in place, with the vectors ``z``.
 
     ``gees`` is LAPACK's function. An element is ``parts`` numbers, 2 if complex.
-    Scratch for one item: ``work`` has ``lwork`` elements; ``values`` and ``more`` are
-    for the eigenvalues, real parts in one and imaginary parts in the other, or, if
-    complex, for the eigenvalues and LAPACK's real scratch. Matrices that did
-    not converge give NaN. Items ``begin`` to ``end`` are computed.
+    ``work``, of ``lwork`` elements, ``values`` and ``more`` are scratch for one item.
+    For real matrices, ``values`` and ``more`` get the real and imaginary parts of the
+    eigenvalues. For complex ones, ``values`` gets the eigenvalues, and ``more`` is
+    LAPACK's real scratch. Matrices that did not converge give NaN. Items ``begin`` to
+    ``end`` are computed.
     """
     step = n * n * parts
     selected = stack_integers(1)
@@ -340,8 +348,8 @@ def schur(
         matrix, vectors = a + item * step, z + item * step
         failed = 1
         if all_finite(matrix, step):
-            # Without an order (N), the function of a selection and its flags are not
-            # used.
+            # The letter N: eigenvalues are not ordered. LAPACK then does not use the
+            # function that selects eigenvalues (here ``work``) and its flags.
             if parts == 2:
                 failed = fortran(
                     gees, VECTORS, NONE, work, n, matrix, n, selected, values, vectors,

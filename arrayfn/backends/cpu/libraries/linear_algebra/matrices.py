@@ -34,16 +34,17 @@ TILE: Final = 16  # rows that are written at once, each a cache line
 
 
 def parts_of(dtype: str) -> int:
-    """The real numbers in an element of ``dtype``: 2 if it is complex, else 1."""
+    """Return the real numbers per element of ``dtype``: 2 if it is complex, else 1."""
     kind = BY_SHORT_NAME[dtype]
     return kind.itemsize // real_of(kind).itemsize
 
 
 def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int, ...]:
-    """The addresses of LAPACK functions for ``dtype``, whose letter replaces ``?``.
+    """Return the addresses of functions of BLAS or LAPACK for ``dtype``.
 
-    Of names such as ``"orglq/unglq"`` the second is that of complex numbers. They are
-    taken from ``library``, or else from ``blas()``.
+    ``names`` lack the first letter, which says the dtype: "gemm" is sgemm for "f32". In
+    a name such as "orglq/unglq" the second part is for complex numbers. The functions
+    are those of ``library``, by default of ``blas()``.
     """
     chosen = (name.split("/")[-1 if parts_of(dtype) == 2 else 0] for name in names)
     library = library or blas()
@@ -51,44 +52,45 @@ def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int
 
 
 def leading(*names: str) -> Callable[..., tuple[int, ...]]:
-    """Make a provider's ``leading_arguments``, a function of dtype and library.
+    """Make a function that returns the first arguments of a kernel.
 
-    It returns the addresses of the functions ``names``, as ``addresses`` takes them,
-    and the real numbers per element.
+    It takes a dtype and a library. It returns the addresses of the functions ``names``
+    (as ``addresses`` takes them), and ``parts``, the real numbers in an element.
     """
 
     def arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+        """Return the functions' addresses in ``library``, and ``parts``."""
         return *addresses(dtype, *names, library=library), parts_of(dtype)
 
     return arguments
 
 
 def copy(target: Array[Any], source: Array[Any], count: int) -> None:
-    """Copy ``count`` numbers."""
+    """Copy ``count`` numbers from ``source`` to ``target``."""
     for k in range(count):
         target[k] = source[k]
 
 
 def fill(target: Array[Any], count: int, value: float) -> None:
-    """Set ``count`` numbers to one value."""
+    """Set the first ``count`` numbers of ``target`` to ``value``."""
     for k in range(count):
         target[k] = value
 
 
 def all_finite(x: Array[Any], count: int) -> bool:
-    """Whether ``count`` numbers are finite."""
-    found = False
+    """Return whether the first ``count`` numbers of ``x`` are finite."""
+    has_nan = False
     for k in range(count):
-        difference = x[k] - x[k]  # NaN, of infinities too
-        found = found | (difference != difference)
-    return not found
+        difference = x[k] - x[k]  # NaN if x[k] is NaN or infinite, else 0
+        has_nan = has_nan | (difference != difference)  # only NaN differs from itself
+    return not has_nan
 
 
 def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
     """Copy the lower triangle of a row-major n x n matrix to the upper one.
 
-    An element is ``parts`` numbers, 2 if complex. Complex elements are copied as they
-    are, without conjugation.
+    An element is ``parts`` numbers, 2 if complex. Complex elements are not conjugated.
+    ``TILE`` columns are read at a time, so that each cache line is used fully.
     """
     for tile in range((n + TILE - 1) // TILE):
         first = tile * TILE
@@ -99,10 +101,11 @@ def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
 
 
 def scale_of(x: Array[Any], count: int) -> float:
-    """A power of two that scales the largest of ``count`` numbers to safe range.
+    """Return a power of 2 by which ``count`` numbers can be multiplied safely.
 
-    It is 1 for ordinary numbers. LAPACK's drivers scale matrices near the limits of
-    their dtype in the same way, but geev does not always scale the eigenvalues back.
+    The product of the largest one is between 1/SCALE and SCALE. The result is 1 for
+    ordinary numbers. LAPACK's drivers scale matrices near the limits of their dtype in
+    the same way, but geev does not always scale the eigenvalues back.
     """
     largest = 0.0
     for k in range(count):
@@ -116,6 +119,6 @@ def scale_of(x: Array[Any], count: int) -> float:
 
 
 def multiply(x: Array[Any], count: int, factor: float) -> None:
-    """Multiply ``count`` numbers by ``factor``."""
+    """Multiply the first ``count`` numbers of ``x`` by ``factor``, in place."""
     for k in range(count):
         x[k] = float(x[k]) * factor

@@ -16,9 +16,11 @@ from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.primitives.base import Primitive
 
 Given = Mapping[str, Any]
+"""The arguments of a kernel by name: Pointers and integers."""
 
 
 def _none(arguments: Given) -> dict[str, Any]:
+    """Return no params, whatever the arguments are."""
     return {}
 
 
@@ -31,12 +33,14 @@ def by_reference(
 ) -> Callable[[Given, int], None]:
     """Make the ``unjitted`` function of a provider from a primitive's reference.
 
-    ``extents`` name the integers that are the shape of an item of the operand; the
-    results are written in the order of the row's outputs.
+    ``operand`` and ``results`` are names of the kernel's pointers: its operand, and its
+    results in the order of the primitive's outputs. ``extents`` are names of integer
+    arguments: the shape of one item of the operand. ``params`` returns the primitive's
+    params for the arguments.
     """
 
     def run(arguments: Given, items: int) -> None:
-        """Compute all items by the reference; ``arguments`` is a dict by name."""
+        """Compute all items by the reference, and write its results."""
         shape = (items, *(int(arguments[name]) for name in extents))
         parts = primitive.reference(
             arguments[operand].array(shape).copy(), **params(arguments)
@@ -54,18 +58,21 @@ def with_large(
     leading_arguments: Callable[[str, Blas | None], tuple[int, ...]],
     unjitted: Callable[[Given, int], None],
 ) -> dict[str, Provider]:
-    """Make provider ``name``, and ``name_large`` for single large matrices.
+    """Return two providers: ``name``, and ``<name>_large`` for single large matrices.
 
-    ``leading_arguments(dtype, library)`` are the first arguments of ``kernel``, with
-    functions of that BLAS: a single-threaded one, or a threaded one for large matrices.
+    Both call ``kernel``: the first with functions of the BLAS that uses one thread, the
+    second with those of the threaded BLAS. ``leading_arguments(dtype, library)``
+    returns the kernel's first arguments.
     """
 
-    def own_arguments(dtype: str) -> tuple[int, ...]:
+    def single_arguments(dtype: str) -> tuple[int, ...]:
+        """Return the first arguments, with functions that use one thread."""
         return leading_arguments(dtype, blas())
 
     def large_arguments(dtype: str) -> tuple[int, ...]:
+        """Return the first arguments, with functions that use several threads."""
         return leading_arguments(dtype, threaded_blas())
 
-    one = Provider(kernel, own_arguments, unjitted, uses_blas=True)
+    single = Provider(kernel, single_arguments, unjitted, uses_blas=True)
     large = Provider(kernel, large_arguments, unjitted, True, uses_threaded_blas=True)
-    return {name: one, f"{name}_large": large}
+    return {name: single, f"{name}_large": large}

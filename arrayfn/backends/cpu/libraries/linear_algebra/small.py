@@ -31,9 +31,10 @@ SCALE: Final = 2.0**600
 
 
 def read_group(own: Array[float], x: Array[Any], size: int, count: int) -> None:
-    """Interleave ``count`` matrices of ``size`` elements into the group ``own``.
+    """Copy ``count`` matrices of ``size`` elements into the group ``own``, interleaved.
 
-    If ``count`` is less than ``GROUP``, the last matrix fills the others' places.
+    Element k of matrix m goes to ``own[4 * k + m]``. If ``count`` is less than
+    ``GROUP``, the group is filled up with copies of the last matrix.
     """
     last = count - 1
     x1 = x + min_i64(1, last) * size
@@ -47,7 +48,10 @@ def read_group(own: Array[float], x: Array[Any], size: int, count: int) -> None:
 
 
 def write_group(x: Array[Any], own: Array[float], size: int, count: int) -> None:
-    """Write the first ``count`` matrices of the group ``own`` to ``x``."""
+    """Write the first ``count`` matrices of the group ``own`` to ``x``.
+
+    This undoes the interleaving of ``read_group``. Matrices have ``size`` elements.
+    """
     for member in range(count):
         target = x + member * size
         for k in range(size):
@@ -63,10 +67,14 @@ def small_cholesky(
     begin: int,
     end: int,
 ) -> None:
-    """Factor the lower triangles of row-major n x n matrices in place.
+    """Replace row-major n x n matrices by their lower Cholesky factors.
 
-    The upper ones become zeros. Matrices that are not positive definite become NaN.
-    Items ``begin`` to ``end`` are computed.
+    Only the lower triangles are read; the upper ones become zeros. Matrices that are
+    not positive definite become NaN. Items ``begin`` to ``end`` are computed, ``GROUP``
+    at a time: element (i, j) of matrix m is ``own[(i * n + j) * GROUP + m]``. Step k
+    computes column k of the factor and subtracts its products from the later columns.
+    ``own``, ``column`` (one column of each matrix) and ``root`` (a number of each) are
+    scratch.
     """
     for first in range(begin, end, GROUP):
         count = min_i64(GROUP, end - first)
@@ -117,9 +125,14 @@ def small_lu(
     begin: int,
     end: int,
 ) -> None:
-    """Factor column-major ``rows`` x ``columns`` matrices in place.
+    """Replace column-major ``rows`` x ``columns`` matrices by their LU factors.
 
-    Items ``begin`` to ``end`` are computed.
+    ``pivots`` gets the row exchanges, numbered from 0, and ``permutation`` the order of
+    rows that they give. Items ``begin`` to ``end`` are computed, ``GROUP`` at a time:
+    element (i, j) of matrix m is ``own[(j * rows + i) * GROUP + m]``. Step k exchanges
+    rows, divides column k by its pivot, and subtracts products from the later columns.
+    ``own``, ``column`` (one column of each matrix) and ``factor`` (a number of each)
+    are scratch.
     """
     size, steps = rows * columns, min_i64(rows, columns)
     for first in range(begin, end, GROUP):
@@ -131,20 +144,20 @@ def small_lu(
                 pivot = k
                 largest = abs_f64(at[k * GROUP + member])
                 for row in range(k + 1, rows):
-                    found = abs_f64(at[row * GROUP + member])
-                    if found > largest:
-                        largest = found
+                    absolute = abs_f64(at[row * GROUP + member])
+                    if absolute > largest:
+                        largest = absolute
                         pivot = row
                 pivots[(first + member) * steps + k] = pivot
                 if pivot != k:
                     for other in range(columns):
                         upper = (other * rows + k) * GROUP + member
                         lower = (other * rows + pivot) * GROUP + member
-                        kept = own[upper]
+                        exchanged = own[upper]
                         own[upper] = own[lower]
-                        own[lower] = kept
+                        own[lower] = exchanged
             for member in range(GROUP):
-                # A column of zeros stays one.
+                # If the pivot is 0, the column is zeros: divide it by 1.
                 x = at[k * GROUP + member]
                 factor[member] = 1.0 if x == 0.0 else x
             for row in range(k + 1, rows):
@@ -180,11 +193,15 @@ def small_triangular_solve(
     begin: int,
     end: int,
 ) -> None:
-    """Solve for the ``columns`` right-hand sides of each matrix, in place.
+    """Solve triangular systems ``op(A) X = B`` by substitution; X replaces B.
 
-    Matrices have ``rows`` rows. ``lower``, ``transpose`` and ``unit`` (a diagonal of
-    ones) are 0 or 1. Items ``begin`` to ``end`` are computed.
+    ``a`` are ``rows`` x ``rows`` matrices, ``b`` have ``columns`` right-hand sides.
+    ``lower``, ``transpose`` and ``unit`` (a diagonal of ones) are 0 or 1. Items
+    ``begin`` to ``end`` are computed, ``GROUP`` at a time: element (i, j) of matrix m
+    of ``a`` is ``own[(i * rows + j) * GROUP + m]``, and likewise ``sides`` has ``b``.
+    ``own``, ``sides`` and ``solved`` (one row of each ``b``) are scratch.
     """
+    # Elements of ``own`` from row to row and from column to column of op(A).
     step, stride = rows * GROUP, GROUP
     if transpose != 0:
         step, stride = GROUP, rows * GROUP
@@ -231,13 +248,14 @@ def small_qr(
     begin: int,
     end: int,
 ) -> None:
-    """Factor row-major matrices ``x`` into ``q`` and ``r``, a group at a time.
+    """Write the QR factors ``q`` and ``r`` of row-major matrices ``x``.
 
-    ``x`` are ``rows`` x ``columns``, ``q`` have ``inner`` columns. Householder's
+    ``x`` are ``rows`` x ``columns``, ``q`` have ``inner`` columns. Householder
     reflections, as LAPACK's larfg makes them, turn ``own`` (copies of ``x``) into R;
     applied to the identity in reverse order they make Q in ``vectors``. ``column``,
     ``tau`` and ``total`` are scratch for the reflections of a group. Items ``begin`` to
-    ``end`` are computed.
+    ``end`` are computed, ``GROUP`` at a time: element (i, j) of matrix m is
+    ``own[(i * columns + j) * GROUP + m]``.
     """
     steps = min_i64(rows, columns)
     for first in range(begin, end, GROUP):
@@ -277,20 +295,24 @@ def small_qr(
 def make_reflection(
     column: Array[float], tau: Array[float], total: Array[float], k: int, rows: int
 ) -> None:
-    """Make the Householder reflections that map columns onto element ``k``.
+    """Make the Householder reflections that map a group's columns to (x, 0, ..., 0).
 
-    It replaces the columns of ``rows`` elements of a group: what follows element ``k``
-    becomes the reflection, whose element ``k`` would be 1.
+    ``column`` has one column of ``rows`` elements of each matrix of the group, with
+    element i of matrix m at ``i * GROUP + m``. Elements before ``k`` do not take part.
+    Element ``k`` becomes x, and the elements after it become those of the vector v of
+    the reflection I - tau v v^T, whose element ``k`` is 1. ``tau`` is 0 if they are
+    zeros already. ``total`` is scratch: the divisor of v. Columns of very large or
+    small numbers are scaled before their squares are added.
     """
     for member in range(GROUP):
         largest = 0.0
         for row in range(k + 1, rows):
             largest = max_f64(largest, abs_f64(column[row * GROUP + member]))
-        arguments = column[k * GROUP + member]
+        head = column[k * GROUP + member]
         tau[member] = 0.0
         total[member] = 1.0
         if largest != 0.0:
-            largest = max_f64(largest, abs_f64(arguments))
+            largest = max_f64(largest, abs_f64(head))
             scale = 1.0
             if largest < SMALL:
                 scale = SCALE
@@ -300,9 +322,9 @@ def make_reflection(
             for row in range(k, rows):
                 scaled = column[row * GROUP + member] * scale
                 squares = squares + scaled * scaled
-            reflected = -copysign_f64(sqrt_f64(squares) / scale, arguments)
-            tau[member] = (reflected - arguments) / reflected
-            total[member] = arguments - reflected
+            reflected = -copysign_f64(sqrt_f64(squares) / scale, head)
+            tau[member] = (reflected - head) / reflected
+            total[member] = head - reflected
             column[k * GROUP + member] = reflected
     for row in range(k + 1, rows):
         for member in range(GROUP):
@@ -319,10 +341,12 @@ def reflect(
     k: int,
     rows: int,
 ) -> None:
-    """Apply a group's reflections to columns from ``first`` on, rows from ``k`` on.
+    """Apply a group's reflections to its matrices ``x``, in place.
 
-    The matrices ``x`` have ``rows`` rows and ``columns`` columns, row-major. The
-    reflection is I - tau v v^T, with v in ``column`` (1 at k); ``total`` is scratch.
+    The matrices have ``rows`` rows and ``columns`` columns: element (i, j) of matrix m
+    is ``x[(i * columns + j) * GROUP + m]``. Columns from ``first`` on and rows from
+    ``k`` on are changed. The reflection is I - tau v v^T,
+    with v in ``column``, but for element ``k`` of v, which is 1. ``total`` is scratch.
     """
     for other in range(first, columns):
         target = x + other * GROUP
@@ -343,7 +367,7 @@ def reflect(
 
 
 def no_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments: none."""
+    """Return no first arguments, whatever the dtype is."""
     return ()
 
 

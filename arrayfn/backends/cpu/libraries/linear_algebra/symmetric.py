@@ -50,12 +50,13 @@ def decompose(
     lrwork: int,
     liwork: int,
 ) -> int:
-    """Decompose one n x n matrix, and overwrite it; returns 0 if it converged.
+    """Compute eigenvalues, and perhaps eigenvectors, of one Hermitian n x n matrix.
 
-    ``syevd`` is LAPACK's function (heevd of complex matrices), ``vectors`` its letter
-    for eigenvectors. ``values`` gets the eigenvalues, or NaN. An element is ``parts``
-    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes of the
-    workspaces.
+    Returns 0 if the computation converged; if not, the eigenvalues are NaN. ``matrix``
+    is overwritten, by the eigenvectors if ``vectors``, LAPACK's letter, says so.
+    ``values`` gets the eigenvalues. ``syevd`` is LAPACK's function (heevd for complex
+    matrices). An element is ``parts`` numbers, 2 if complex. ``lwork``, ``lrwork`` and
+    ``liwork`` are the sizes of the workspaces.
     """
     failed = 1
     if n == 1 or all_finite(matrix, n * n * parts):
@@ -91,9 +92,10 @@ def eigh(
 ) -> None:
     """Replace n x n matrices by their eigenvectors, and write the eigenvalues ``w``.
 
-    ``syevd`` is LAPACK's function (heevd of complex matrices). An element is ``parts``
-    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes
-    of the workspaces. Items ``begin`` to ``end`` are computed.
+    The lower triangles of ``a`` are read. Complex eigenvectors are conjugated, so that
+    the row-major result is V^H. ``syevd`` is LAPACK's function (heevd for complex
+    matrices). An element is ``parts`` numbers, 2 if complex. ``lwork``, ``lrwork`` and
+    ``liwork`` are the sizes of the workspaces. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
@@ -106,7 +108,7 @@ def eigh(
         if failed != 0:
             fill(matrix, step, NAN)
         elif parts == 2:
-            for k in range(n * n):
+            for k in range(n * n):  # conjugate
                 matrix[2 * k + 1] = -matrix[2 * k + 1]
 
 
@@ -129,12 +131,14 @@ def tridiagonal_eigh(
     begin: int,
     end: int,
 ) -> None:
-    """Replace a matrix by eigenvectors of its tridiagonal form, as syevd does.
+    """Replace a Hermitian n x n matrix by the eigenvectors of its tridiagonal form.
 
-    ``reflect_vectors`` makes the matrix's own of them, by the ``reflectors`` of the
-    form. ``sytrd`` and ``stedc`` are LAPACK's functions. An element is ``parts``
-    numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are the sizes
-    of the workspaces. There is one n x n matrix, if ``begin`` < ``end``.
+    This is the first part of what syevd does. ``reflect_vectors`` then multiplies the
+    vectors by the reflections, in ``reflectors`` and ``taus``, that gave the form: the
+    products are the eigenvectors of the matrix. ``w`` gets the eigenvalues; ``e`` is
+    scratch for the off-diagonal. ``sytrd`` and ``stedc`` are LAPACK's functions. An
+    element is ``parts`` numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are
+    the sizes of the workspaces. Nothing is done unless ``begin`` < ``end``.
     """
     size = n * n * parts
     if begin < end:
@@ -177,11 +181,13 @@ def reflect_vectors(
     begin: int,
     end: int,
 ) -> None:
-    """Multiply ``columns`` eigenvectors an item by the reflections of sytrd.
+    """Multiply eigenvectors of a tridiagonal form by its reflections, in place.
 
-    ``ormtr`` is LAPACK's function; vectors have n elements. An element is ``parts``
-    numbers, 2 if complex. ``work`` has ``lwork`` elements. Items ``begin`` to ``end``
-    are computed.
+    This is the second part of what syevd does, after ``tridiagonal_eigh``. A work item
+    is ``columns`` of the vectors ``a``, which have n elements; items ``begin`` to
+    ``end`` are computed. Complex results are conjugated, so that the row-major result
+    is V^H. ``ormtr`` is LAPACK's function. An element is ``parts`` numbers, 2 if
+    complex. ``work`` has ``lwork`` elements.
     """
     for item in range(begin, end):
         first = item * columns
@@ -192,7 +198,7 @@ def reflect_vectors(
             lwork,
         )  # fmt: skip
         if parts == 2:
-            for k in range(n * count):
+            for k in range(n * count):  # conjugate
                 vectors[2 * k + 1] = -vectors[2 * k + 1]
 
 
@@ -214,8 +220,8 @@ def eigvalsh(
 ) -> None:
     """Write the eigenvalues ``w`` of the Hermitian n x n matrices ``a``.
 
-    The other parameters are those of ``eigh``, and ``copied``, room for a matrix, which
-    LAPACK overwrites. Items ``begin`` to ``end`` are computed.
+    ``copied`` is scratch for a copy of a matrix, which LAPACK overwrites. The other
+    parameters are those of ``eigh``. Items ``begin`` to ``end`` are computed.
     """
     step = n * n * parts
     for item in range(begin, end):
@@ -241,11 +247,12 @@ def tridiagonal(
     begin: int,
     end: int,
 ) -> None:
-    """Reduce column-major n x n matrices to tridiagonal form in place.
+    """Reduce column-major Hermitian n x n matrices to tridiagonal form, in place.
 
-    ``sytrd`` is LAPACK's function; ``d`` and ``e`` are the diagonals, ``taus`` the
-    scales of reflections. An element is ``parts`` numbers, 2 if complex. ``work`` has
-    ``lwork`` elements. Items ``begin`` to ``end`` are computed.
+    ``d`` gets the diagonals, ``e`` the off-diagonals, and ``taus`` the factors of the
+    reflections, whose vectors replace the matrices ``a``. ``sytrd`` is LAPACK's
+    function. An element is ``parts`` numbers, 2 if complex. ``work`` has ``lwork``
+    elements. Items ``begin`` to ``end`` are computed.
     """
     for item in range(begin, end):
         fortran(
@@ -255,7 +262,7 @@ def tridiagonal(
 
 
 def unjitted_reflections(arguments: Mapping[str, Any], items: int) -> None:
-    """Nothing: un-jitted, ``tridiagonal_eigh`` leaves the matrix's eigenvectors."""
+    """Do nothing: un-jitted, ``tridiagonal_eigh`` computes the final eigenvectors."""
 
 
 unjitted_eigh = by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w")

@@ -48,19 +48,23 @@ def triangular_solve(
     begin: int,
     end: int,
 ) -> None:
-    """Solve for chunks of right-hand sides, in place.
+    """Solve triangular systems ``op(A) X = B``, or ``X op(A) = B``; X replaces B.
 
-    ``trsm`` and ``trsv`` are BLAS's functions. Sides are ``rows`` x ``columns``;
-    matrices multiply them from the ``left``, or from the right. ``lower`` and ``unit``
-    (a diagonal of ones) are 0 or 1; ``transpose`` is 2 for conjugates, too. A chunk has
-    ``chunk`` sides. An element is ``parts`` numbers, 2 if complex. Items ``begin`` to
-    ``end`` are computed.
+    The matrices ``b`` are ``rows`` x ``columns``; ``a`` are square. ``left`` is 1 for
+    ``op(A) X``, 0 for ``X op(A)``. ``lower`` is 1 if A is lower triangular, ``unit`` if
+    its diagonal is ones. ``transpose`` is 0, 1, or 2 for the conjugate transpose.
+
+    A work item is ``chunk`` right-hand sides of one system: columns of B, or rows if
+    ``left`` is 0. A system has ``chunks`` items; items ``begin`` to ``end`` are
+    computed. ``trsm`` and ``trsv`` are BLAS's functions, ``one`` points to 1. An
+    element is ``parts`` numbers, 2 if complex.
     """
     n = rows if left != 0 else columns
     triangle = UPPER if lower != 0 else LOWER
     diagonal = UNIT if unit != 0 else NONE
     if left != 0 and columns == 1 and transpose < 2:
-        # trsv has no conjugate without a transpose, which 2 is when read column-major.
+        # A is read as its transpose, so the conjugate transpose (2) would be the
+        # conjugate, an option that trsv does not have.
         option = NONE if transpose != 0 else TRANSPOSED
         for item in range(begin, end):
             matrix, side = a + item * n * n * parts, b + item * n * parts
@@ -71,10 +75,12 @@ def triangular_solve(
             option = TRANSPOSED
         if transpose == 2:
             option = CONJUGATE
-        # Rows of zeros stay so where substitution begins with them and divides by ones.
+        # Leading rows of zeros stay zeros if substitution begins with them and the
+        # diagonal is ones: they are skipped.
         forward = (lower != 0) == (transpose == 0)
         skips = left != 0 and forward and unit != 0
         for item in range(begin, end):
+            # The number of the system, and the chunk's first right-hand side.
             problem, first = item // chunks, item % chunks * chunk
             matrix, sides = (
                 a + problem * n * n * parts,
@@ -103,9 +109,9 @@ def triangular_solve(
 
 
 def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
-    """The number of leading rows, of ``width`` numbers, that are zeros.
+    """Return how many of the ``rows`` rows of ``b`` are zeros, before the first other.
 
-    Rows of ``b`` are ``step`` numbers apart.
+    A row has ``width`` numbers; rows are ``step`` numbers apart.
     """
     for row in range(rows):
         for k in range(width):
@@ -115,13 +121,13 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """The first arguments of ``triangular_solve`` for ``dtype``."""
+    """Return the first arguments of ``triangular_solve``: up to ``parts``."""
     functions = addresses(dtype, "trsm", "trsv")
     return *functions, constant(dtype, 1), parts_of(dtype)
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Solve for all right-hand sides by NumPy."""
+    """Solve all systems by NumPy; ``arguments`` has the arguments by name."""
     if not items:
         return
     rows, columns = int(arguments["rows"]), int(arguments["columns"])
