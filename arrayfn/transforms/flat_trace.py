@@ -62,7 +62,8 @@ def trace_function(
 
     Args:
         function: the function of pytrees.
-        args, kwargs: its arguments.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
         types: the types of the inputs, if they are not those of the leaves; for
             example, without a mapped axis.
         abstract: whether operations that use only captured arrays are staged, too.

@@ -32,7 +32,7 @@ FINALISTS: Final = 4  # runs in these rounds at most
 FINAL_BUDGET: Final = 0.1  # seconds of a run in all final rounds
 HEATING_SECONDS: Final = 4e-5  # a call that takes longer heats the card
 HOT_ROUND_SECONDS: Final = 2e-3  # for which such a run is repeated in a round
-# Long calls are repeated until their own power sets the clock, not that of the last run.
+# Long calls are repeated until their own power sets the clock, not the last run's.
 LONG_CALL_SECONDS: Final = 5e-4  # a call that takes longer is long
 LONG_ROUND_SECONDS: Final = 4e-2  # for which such a run is repeated in a round
 LONG_ROUNDS: Final = 3
