@@ -163,8 +163,9 @@ def _extremum_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
 def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
     """The tangent of a product, by a tree of pairwise products.
 
-    ``d(a * b) = da * b + a * db`` for the products a and b of two equal parts, until one element is left.
-    The tangent is right for zero factors, and so are higher derivatives.
+    ``d(a * b) = da * b + a * db``, where a and b are the products of two equal parts
+    of the elements. It is applied until one element is left. The tangent is right for
+    zero factors, and so are higher derivatives.
     """
     kept = kept_axes(x.type.ndim, axes)
     last = len(kept)
