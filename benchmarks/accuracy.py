@@ -119,7 +119,7 @@ def sum_rows() -> Iterator[str]:
     count = 4_000_000
     random = np.random.default_rng(0).standard_normal(count)
     cases = {
-        "0.01, again and again": np.full(count, 0.01),
+        "equal numbers (0.01)": np.full(count, 0.01),
         "normal random numbers": random,
     }
     shapes: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {

@@ -276,3 +276,11 @@ def test_malformed_text_names_the_line(old: str, new: str, message: str) -> None
 def test_missing_constants_are_an_error() -> None:
     with pytest.raises(ProgramError, match="but was given none"):
         parse_program(LOSS, TABLE)
+
+
+def test_an_array_that_is_not_aligned_is_one_constant():
+    memory = np.zeros(8 * 4 + 1, np.uint8)
+    array = memory[1:].view(np.float64)
+    builder = ProgramBuilder("f")
+    first, second = builder.constant(array), builder.constant(array)
+    assert first is second

@@ -43,6 +43,8 @@ class ProgramBuilder:
         self.source: SourceLocation | None = None
         # By id of the array object, which the value keeps alive.
         self._constants: dict[int, tuple[Var, Array]] = {}
+        # Aligned copies of constants, and the arrays that were given, by their ids.
+        self._copies: dict[int, tuple[Array, Array]] = {}
 
     def input(self, type: ArrayType, hint: str = "") -> Var:
         """Add an input; ``hint`` is what the user calls it."""
@@ -59,10 +61,13 @@ class ProgramBuilder:
 
         An array that is not aligned to its strides is copied (see ``ir.in_place``).
         """
-        known = self._constants.get(id(array))
+        copied = self._copies.get(id(array))
+        aligned = in_place(array) if copied is None else copied[0]
+        if aligned is not array and copied is None:
+            self._copies[id(array)] = aligned, array
+        known = self._constants.get(id(aligned))
         if known is None:
-            array = in_place(array)
-            known = self._constants[id(array)] = (Var(type_of(array)), array)
+            known = self._constants[id(aligned)] = Var(type_of(aligned)), aligned
         return known[0]
 
     def adopt_constant(self, var: Var, array: Any) -> None:

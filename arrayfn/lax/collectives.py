@@ -60,11 +60,10 @@ def psum(
     Leaves keep their shapes and dtypes, but bools are summed as int64. A Python number
     is multiplied by the number of members. With ``axis_index_groups``, the members of
     each group are combined separately. For example, ``[[0, 1], [2, 3]]`` sums in pairs.
-    In groups, all integers are summed as int64 or uint64. Other collectives have this
-    option, too. All groups must have the same size, and each member must be in exactly
-    one group. Otherwise ArgumentError is raised. Members of several axes are numbered
-    in row-major order. Each member receives the values of all members and selects those
-    of its group.
+    Other collectives have this option, too. All groups must have the same size, and
+    each member must be in exactly one group. Otherwise ArgumentError is raised. Members
+    of several axes are numbered in row-major order. Each member receives the values of
+    all members and selects those of its group.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -81,7 +80,7 @@ def psum(
             """Sum a leaf over this member's group."""
             if dtypes.is_python_scalar(leaf):
                 return leaf * group.size
-            return anp.sum(_of_group(group, leaf, axis_name), 0)
+            return _sum_of_group(group, leaf, axis_name)
 
         return tree.map(sum_in_group, x)
 
@@ -229,7 +228,7 @@ def psum_scatter(
 
         def part_of_group(leaf: Any) -> Any:
             """Sum a leaf over this group, and select this member's part of the sum."""
-            own = anp.sum(_of_group(group, leaf, axis_name), 0)
+            own = _sum_of_group(group, leaf, axis_name)
             cut = _parts("psum_scatter", own, scatter_dimension, [group.size], tiled)
             return group.mine(cut, 0)
 
@@ -457,6 +456,12 @@ def _group(function: str, axis_name: AxisName, groups: Groups | None) -> Group |
     if groups is None:
         return None
     return Group(function, axis_size(axis_name), axis_index(axis_name), groups)
+
+
+def _sum_of_group(group: Group, leaf: Any, axis_name: AxisName) -> Any:
+    """Sum ``leaf`` over the members of ``group``, in its own dtype; bools as int64."""
+    dtype = None if leaf.dtype == dtypes.bool_ else leaf.dtype
+    return anp.sum(_of_group(group, leaf, axis_name), 0, dtype=dtype)
 
 
 def _of_all(leaf: Any, names: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives.base import (
@@ -65,15 +65,22 @@ def precision_params(name: str, precision: Precision) -> dict[str, str]:
     ({'precision': 'tf32'}, {})
     """
     if isinstance(precision, (tuple, list)):
-        each = [precision_params(name, one) for one in precision]
-        return each[0] if len(each) == 2 and each[0] == each[1] else {}
+        if len(precision) != 2:
+            raise ArgumentError(
+                f"{name}: precision has one value for both operands, or a pair, not "
+                f"{len(precision)} values",
+                user_location(),
+            )
+        left, right = (precision_params(name, one) for one in precision)
+        return left if left == right else {}
     if precision in _FULL:
         return {}
     if precision in _TF32:
         return {"precision": "tf32"}
     raise ArgumentError(
         f"{name}: precision must be None (float32 is float32) or 'tf32', not "
-        f"{precision!r}"
+        f"{precision!r}",
+        user_location(),
     )
 
 

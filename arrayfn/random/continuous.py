@@ -14,6 +14,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -254,7 +255,7 @@ def gumbel(
     """Return random numbers with distribution function exp(-exp(-x)).
 
     They are -log(-log(u)) for u uniform in (0, 1). With ``mode="high"`` twice as many
-    bits are used, for a finer upper tail. Another mode raises ValueError.
+    bits are used, for a finer upper tail. Another mode raises ArgumentError.
     """
     one_key, wanted, kind, wide = _drawn("gumbel", key, shape, dtype)
     limits = _limits(wide)
@@ -267,7 +268,10 @@ def gumbel(
         sample = anp.negative(anp.log(anp.negative(anp.log1p(anp.negative(x)))))
         return _shaped(sample, wanted, kind)
     if mode != "low":
-        raise ValueError(f'random.gumbel: mode must be "low" or "high", not {mode!r}')
+        raise ArgumentError(
+            f'random.gumbel: mode must be "low" or "high", not {mode!r}',
+            user_location(),
+        )
     u = between(unit(one_key, flat(wanted), wide), float(limits.tiny), 1.0, wide)
     sample = anp.negative(anp.log(anp.negative(anp.log(u))))
     return _shaped(sample, wanted, kind)

@@ -34,7 +34,7 @@ def bernoulli(
     """Return True with probability ``p``, which broadcasts to ``shape``.
 
     The default of ``shape`` is the shape of ``p``. With ``mode="high"`` twice as many
-    bits are compared, for very small p. Another mode raises ValueError.
+    bits are compared, for very small p. Another mode raises ArgumentError.
 
     >>> from arrayfn import random
     >>> float(random.bernoulli(random.key(0), 0.25, (1000,)).mean())
@@ -51,8 +51,9 @@ def bernoulli(
         fine = anp.multiply(anp.getitem(u, 1), float(anp.finfo(kind).eps))
         return anp.less(fine, anp.subtract(p, anp.getitem(u, 0)))
     if mode != "low":
-        raise ValueError(
-            f'random.bernoulli: mode must be "low" or "high", not {mode!r}'
+        raise ArgumentError(
+            f'random.bernoulli: mode must be "low" or "high", not {mode!r}',
+            user_location(),
         )
     drawn = unit(one_key, flat(wanted, p), kind)
     return anp.reshape(anp.less(drawn, p), wanted)
@@ -211,8 +212,8 @@ def choice(
     An integer ``a`` stands for arange(a). ``shape`` replaces the axis. ``p`` has the
     probabilities of the elements, which are all equal by default. Without ``replace``
     no element is drawn twice. ``mode`` is that of ``gumbel``, for draws with ``p`` and
-    without ``replace``. Raises ValueError if there are no elements, or fewer than draws
-    without ``replace``.
+    without ``replace``. Raises ArgumentError if there are no elements, or if there are
+    fewer than draws without ``replace``.
 
     >>> from arrayfn import random
     >>> random.choice(random.key(0), np.array([1.0, 2.0, 4.0]), (5,)).shape
@@ -229,11 +230,14 @@ def choice(
         rest = () if scalar else type.shape[position + 1 :]
         return anp.zeros((*type.shape[:position], *wanted, *rest), dtype=type.dtype)
     if count <= 0:
-        raise ValueError("random.choice: the array to choose from is empty")
+        raise ArgumentError(
+            "random.choice: the array to choose from is empty", user_location()
+        )
     if not replace and draws > count:
-        raise ValueError(
+        raise ArgumentError(
             f"random.choice: {draws} draws without replacement from {count} elements; "
-            "use replace=True or draw fewer"
+            "use replace=True or draw fewer",
+            user_location(),
         )
     if p is None and replace:
         index = randint(one_key, wanted, 0, count)

@@ -123,6 +123,12 @@ def test_precisions_that_allow_tf32(precision):
     assert "tf32" in str(af.make_program(product)(np.ones((2, 3), "f4")))
 
 
+@pytest.mark.parametrize("precision", [("high",), ("high", "high", "high")])
+def test_a_precision_has_one_value_or_a_pair(precision):
+    with pytest.raises(ArgumentError, match=rf"a pair, not {len(precision)} value"):
+        lax.dot(np.ones((2, 3)), np.ones((3, 2)), precision=precision)
+
+
 def test_dot_promotes_its_operands():
     found = lax.dot(np.ones(3, np.float32), np.full(3, 2j, np.complex64))
     assert found == 6j

@@ -103,6 +103,19 @@ def test_numbers_are_counted_in_groups_and_groups_are_checked():
     np.testing.assert_array_equal(both(x.reshape(2, 3)), [[6.0, 9, 6], [9, 6, 9]])
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint16, np.float32])
+def test_sums_in_groups_keep_their_dtype(dtype):
+    x = np.arange(6, dtype=dtype)
+    total = mapped(lambda x: lax.psum(x, "i", axis_index_groups=GROUPS))(x)
+    assert total.dtype == dtype
+    parts = mapped(lambda row: lax.psum_scatter(row, "i", axis_index_groups=GROUPS))(
+        np.ones((6, 3), dtype)
+    )
+    assert (parts.dtype, parts.tolist()) == (dtype, [3] * 6)
+    count = mapped(lambda x: lax.psum(x > 0, "i", axis_index_groups=GROUPS))(x)
+    assert count.dtype == np.int64
+
+
 def test_sums_keep_their_dtype_and_count_members():
     f = mapped(lambda x: (lax.psum(x, "i"), lax.psum(1, "i"), lax.axis_size("i")))
     total, count, size = f(np.arange(3, dtype=np.int32))

@@ -8,7 +8,7 @@ import scipy.stats as st
 
 import arrayfn as af
 from arrayfn import random
-from arrayfn.errors import AxisError, ShapeError
+from arrayfn.errors import ArgumentError, AxisError, ShapeError
 
 KEY = random.key(17)
 N = 4000
@@ -142,7 +142,7 @@ def test_choice_has_the_probabilities_given():
     rows = random.choice(KEY, np.arange(12).reshape(3, 4), (5,), axis=1)
     assert rows.shape == (3, 5)
     assert random.choice(KEY, 4, (2, 3)).shape == (2, 3)
-    with pytest.raises(ValueError, match="without replacement"):
+    with pytest.raises(ArgumentError, match="without replacement"):
         random.choice(KEY, 4, (5,), replace=False)
     with pytest.raises(ShapeError, match="one probability"):
         random.choice(KEY, 4, (5,), p=P[:3])

@@ -247,6 +247,8 @@ def test_gaussian_kde(method):
     one = stats.gaussian_kde(RNG.standard_normal(40))
     expected = st.gaussian_kde(one.dataset).integrate_box_1d(-1, 0.5)
     np.testing.assert_allclose(one.integrate_box_1d(-1.0, 0.5), expected, rtol=1e-11)
+    with pytest.raises(ShapeError, match=r"two points or more, not \(2, 1\)"):
+        stats.gaussian_kde(np.ones((2, 1)))
     sample = one.resample(random.key(0), 3000)
     assert sample.shape == (1, 3000)
     spread = np.sqrt(one.covariance[0, 0])

@@ -94,7 +94,7 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         kernel.key,
         signature,
         f"{kernel.threads} {kernel.cluster} {kernel.shared} "
-        f"{kernel.blocks_per_multiprocessor} {kernel.cooperative}",
+        f"{kernel.blocks_per_multiprocessor} {kernel.cooperative} {kernel.cached}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
     )

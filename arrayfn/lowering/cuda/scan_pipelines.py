@@ -48,7 +48,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     * ``taken``: the part that was claimed last.
     """
 
-    counter: str = ""  # the parameter with the index of the work queue in the buffer
+    part_counter: str = ""
+    """The parameter with the index of the work queue in the flag buffer."""
 
     @override
     def body(self) -> None:

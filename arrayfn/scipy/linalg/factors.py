@@ -468,7 +468,9 @@ def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     each pair of conjugate eigenvalues. Another ``output`` raises ArgumentError.
     """
     if output not in ("real", "complex"):
-        raise ArgumentError(f"output must be 'real' or 'complex', not {output!r}")
+        raise ArgumentError(
+            f"output must be 'real' or 'complex', not {output!r}", user_location()
+        )
     a = m.square("schur", a)
     if output == "complex":
         a = a.astype(dtypes.complex_of(a.dtype))

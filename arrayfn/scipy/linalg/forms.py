@@ -186,7 +186,9 @@ def hadamard(n: int, dtype: type = int) -> Array:
     """
     # n & (n - 1) clears the lowest bit; powers of 2 have one bit.
     if n < 1 or n & (n - 1):
-        raise ArgumentError(f"hadamard's order must be a power of 2, not {n}")
+        raise ArgumentError(
+            f"hadamard's order must be a power of 2, not {n}", user_location()
+        )
     matrix = np.array([[1]], dtype)
     while matrix.shape[0] < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -229,7 +231,8 @@ def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
     if kind == "symmetric":
         return lower @ lower.T
     raise ArgumentError(
-        f"pascal: kind must be 'lower', 'upper' or 'symmetric', not {kind!r}"
+        f"pascal: kind must be 'lower', 'upper' or 'symmetric', not {kind!r}",
+        user_location(),
     )
 
 
@@ -243,7 +246,9 @@ def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
     if wanted not in dtypes.COMPLEX:
         raise DTypeError(f"dft's dtype must be complex, not {wanted}", user_location())
     if scale not in (None, "sqrtn", "n"):
-        raise ArgumentError(f"dft's scale must be None, 'sqrtn' or 'n', not {scale!r}")
+        raise ArgumentError(
+            f"dft's scale must be None, 'sqrtn' or 'n', not {scale!r}", user_location()
+        )
     places = np.arange(n)
     # j k modulo n keeps the angle small, and so accurate.
     matrix = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)

@@ -412,8 +412,8 @@ def _bicgstab(
 
         The loop ends if it has converged, or has broken down with rho = 0.
         """
-        enough = limits.reached(state[1], b) | (state[4] == 0)
-        return ~enough & (state[5] < limits.steps)
+        enough = limits.reached(state[1], b) | (state[3] == 0)
+        return ~enough & (state[4] < limits.steps)
 
     def step(state: Any) -> Any:
         """Move along the direction, then along the residual that remains.
@@ -422,7 +422,7 @@ def _bicgstab(
         The state is x, the residual, the direction, the last change of the residual,
         rho, and the count.
         """
-        x, residual, direction, change, rho, count = state[:6]
+        x, residual, direction, rho, count = state
         near = precondition(direction)
         change = apply(near)
         length = _ratio(rho, _inner(shadow, change))
@@ -438,13 +438,13 @@ def _bicgstab(
         # Saad's beta.
         bend = _ratio(after, rho) * _ratio(length, omega)
         direction = residual + bend * (direction - omega * change)
-        return x, residual, direction, change, after, count + 1
+        return x, residual, direction, after, count + 1
 
     residual = b - apply(x0)
     shadow = residual
     rho = _inner(shadow, residual)
-    start = (x0, residual, residual, anp.zeros_like(b), rho, anp.asarray(0))
-    x, residual, _, _, _, count = lax.while_loop(going, step, start)
+    start = (x0, residual, residual, rho, anp.asarray(0))
+    x, residual, _, _, count = lax.while_loop(going, step, start)
     return _end(x, b, residual, count, limits)
 
 

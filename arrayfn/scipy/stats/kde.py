@@ -54,7 +54,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         """
         (points,) = floats("gaussian_kde", dataset)
         points = anp.atleast_2d(points)
-        if points.ndim != 2 or points.size < 2:
+        if points.ndim != 2 or points.shape[1] < 2:
             raise ShapeError(
                 "gaussian_kde takes a dataset [n] or [d, n] of two points or more, not "
                 f"{points.shape}",

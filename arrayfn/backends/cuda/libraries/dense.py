@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -202,9 +203,10 @@ class PointerTables:
             self._tables.move_to_end(key)
         return ctypes.c_void_p(known)
 
-    def __del__(self) -> None:
-        for pointer in self._tables.values():
-            device().free(pointer)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            for pointer in self._tables.values():
+                device().free(pointer)
 
 
 def is_batched(integers: Mapping[str, int], *extents: int) -> bool:

@@ -6,6 +6,8 @@ calls must not become the memory of an array between its runs.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Final
 
 from arrayfn.backends.cuda.driver import device, per_device
@@ -25,8 +27,9 @@ class Workspace:
         self._gpu = device()
         self.pointer = self._gpu.allocate(max(1, nbytes))
 
-    def __del__(self) -> None:
-        self._gpu.free(self.pointer)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self._gpu.free(self.pointer)
 
 
 class _SharedWorkspace:
