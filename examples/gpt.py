@@ -1,4 +1,4 @@
-"""A small GPT that learns Python from the text of Python's own standard library.
+"""A small GPT, trained on the source text of Python's standard library.
 
     python examples/gpt.py
     python examples/gpt.py --steps 2000 --layers 4 --width 256 --kv-heads 2
@@ -10,7 +10,7 @@ positions, and grouped-query attention. A training step is one jitted function o
 parameters and the optimizer state. Sampling is another jitted function, a ``lax.scan``
 over positions with a cache of keys and values. Parameters are float32, and the blocks
 compute in the dtype that ``--dtype`` names. With ``--devices``, each device computes a
-part of the batch. One line of the program says how the batch is cut.
+part of the batch. One line of the program divides the batch among the devices.
 """
 
 from __future__ import annotations

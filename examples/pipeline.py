@@ -7,9 +7,9 @@ Each device holds the layers of one stage. A batch is divided into microbatches.
 iteration of a ``lax.scan``, a stage computes one microbatch and passes the result to
 the next stage by ``lax.ppermute``. The gradient runs the same schedule backwards,
 because the transpose of a scan is a scan, and the transpose of a permutation is the
-inverse permutation (GPipe: Huang et al., "GPipe: Efficient Training of Giant Neural
-Networks using Pipeline Parallelism", 2019). With m microbatches and n stages, a device
-is idle in n - 1 of the m + n - 1 iterations.
+inverse permutation. With m microbatches and n stages, a device is idle in n - 1 of the
+m + n - 1 iterations. The schedule is that of GPipe (Huang et al., "GPipe: Efficient
+Training of Giant Neural Networks using Pipeline Parallelism", 2019).
 """
 
 from __future__ import annotations
