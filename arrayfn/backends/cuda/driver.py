@@ -84,8 +84,9 @@ class Device(Context):
     def allocate(self, nbytes: int) -> int:
         """Allocate ``nbytes`` and return their address, or raise OutOfMemoryError.
 
-        Freed blocks are reused, the lowest address first. This is safe because all work
-        is on one stream: work enqueued earlier ends before work that reuses the block.
+        Freed blocks are reused, the lowest address first. This is safe because work is
+        on one stream, which waits for collectives on another one before a plan ends: work
+        enqueued earlier ends before work that reuses the block.
         By this order a training step, whose results are the next step's arguments,
         alternates between two sets of addresses, for which graphs are cached.
         """
