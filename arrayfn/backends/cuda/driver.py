@@ -85,8 +85,8 @@ class Device(Context):
         """Allocate ``nbytes`` and return their address, or raise OutOfMemoryError.
 
         Freed blocks are reused, the lowest address first. This is safe because work is
-        on one stream, which waits for collectives on another one before a plan ends: work
-        enqueued earlier ends before work that reuses the block.
+        on one stream, which waits for collectives on another one before a plan ends. So
+        work that was enqueued earlier ends before work that reuses the block.
         By this order a training step, whose results are the next step's arguments,
         alternates between two sets of addresses, for which graphs are cached.
         """
