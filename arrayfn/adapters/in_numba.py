@@ -231,12 +231,17 @@ def _object_call(jitted: Any) -> Any:
     name = getattr(jitted, "__name__", "a jitted function")
 
     def choose(*arguments: Any) -> Any:
-        """Return the implementation for arguments of these Numba types."""
+        """Return the implementation for arguments of these Numba types.
+
+        It is a generated function that leaves Numba's compiled code (``objmode``) to
+        call ``jitted``, and declares the results' Numba types ``type_0``, ...
+        """
         results, is_tuple = _results_for(jitted, name, arguments)
         scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
         names = [f"y{k}" for k in range(len(results))]
         scope |= {f"type_{k}": type for k, type in enumerate(results)}
         typed_names = ", ".join(f"{y}=type_{k}" for k, y in enumerate(names))
+        # A comma after the last name makes a tuple, also of a single name.
         values = f"{', '.join(names)}{',' * is_tuple}"
         lines = [
             "def call(*arguments):",
@@ -252,6 +257,8 @@ def _object_call(jitted: Any) -> Any:
         ]
         return _executed("\n".join(lines), scope)
 
+    # Numba requires that the called function (a stub), the function that chooses by
+    # types, and the implementation have the same parameters.
     stub = _executed("def call(*arguments): ...", {})
     typed = "def call(*arguments): return choose(*arguments)"
     overload(stub)(_executed(typed, {"choose": choose}))

@@ -148,6 +148,7 @@ def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
 
 def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
     """Copy ``array`` to memory with the strides of ``type``, gaps included."""
+    # In elements: the lowest one's distance from the first, <= 0, and the whole length.
     lowest, extent = type.span()
     size = type.dtype.itemsize
     strides = [stride * size for stride in type.layout.strides(type.shape)]

@@ -100,7 +100,9 @@ def cost_of(plan: ExecutionPlan) -> Cost:
     costs: list[StepCost] = []
 
     def visit(steps: Sequence[Step], runs: int | None) -> None:
-        """Append the costs of ``steps``, each of which runs ``runs`` times.
+        """Append the costs of ``steps`` to ``costs``; each step runs ``runs`` times.
+
+        ``numbers`` has the number of each step in the plan's text, by the step's id.
 
         ``runs`` is None in a loop whose number of iterations is not known.
         """

@@ -77,7 +77,7 @@ def _block(option: str, value: bool) -> Generator[None]:
     before, block = dict(_choices.by_option), object()
     with _lock:
         _open_blocks.append(block)
-        _watch_calls()
+        _watch_calls()  # calls are checked while a block is open
     _choices.by_option[option] = bool(value)
     try:
         yield

@@ -72,6 +72,7 @@ class EjectedCall:
         # Buffers 0 to count - 1 are the arguments, count to 2 * count - 1 the results.
         count = len(self.before)
         types = tuple(ArrayType((m.size,), m.dtype) for m in self.before)
+        # Memories are arrays of bytes, so that their sizes are numbers of bytes.
         buffers = [BufferAllocation("input", k, t, t.size) for k, t in enumerate(types)]
         buffers += [
             BufferAllocation("output", k, t, t.size, donor=k)
@@ -94,7 +95,14 @@ class EjectedCall:
         )
         plan = ExecutionPlan(tuple(buffers), (call,), scratch=self.scratch)
         return CompiledProgram(
-            kernel.name, self.target, "", types, types, (kernel,), plan, ()
+            kernel.name,
+            self.target,
+            text="",
+            input_types=types,
+            output_types=types,
+            kernels=(kernel,),
+            plan=plan,
+            constants=(),
         )
 
     def inputs(self) -> tuple[Array, ...]:

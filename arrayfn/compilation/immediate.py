@@ -296,7 +296,8 @@ class _Interpreter:
             if is_outermost:
                 self.carry = [*consts, *carry]
 
-        return limited_while(*arguments, **params, run=self.evaluate, watch=keep)[0]
+        carry, _ = limited_while(*arguments, **params, run=self.evaluate, watch=keep)
+        return carry
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:

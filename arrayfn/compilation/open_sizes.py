@@ -265,7 +265,8 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
     """
     from arrayfn.compilation.size_polynomials import Fit
 
-    texts = [text.replace("$(", "$ (") for text in texts]  # in comments
+    # Comments of a text may contain "$(", which begins a polynomial in a template.
+    texts = [text.replace("$(", "$ (") for text in texts]
     rows = [list(tokens(text)) for text in texts]
     first = rows[0]
     for row, sizes in zip(rows, points, strict=True):
@@ -296,8 +297,8 @@ def _refuse_structure(
 ) -> None:
     """Raise ArgumentError unless two texts differ only in numbers.
 
-    ``first`` and ``row`` are their tokens, ``text`` is the first one, of the function
-    ``name``, and ``sizes`` are those at which they were traced.
+    The texts are Programs of the function ``name``, traced at the two ``sizes``.
+    ``first`` and ``row`` are the texts' tokens, and ``text`` is the first text.
     """
     for one, other in zip(first, row, strict=False):
         is_number = one.kind == other.kind == "number"

@@ -274,6 +274,7 @@ class Operator(Generic[P, R]):
         except TypeError as error:
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
+        # Static arguments that change how the body computes, and no result.
         hints: frozenset[str] = getattr(self.function, "hints", frozenset())
         arguments = Arguments(self.function, bound, {}, {})
         for key, value in bound.arguments.items():

@@ -336,7 +336,7 @@ class _Parser:
         else:
             self.fail(f"expected a value, found {token.text!r}", token.line)
         self.expect(":")
-        weak = self.accept("~")
+        weak = self.accept("~")  # marks a weak type, as in "1.0:~f32"
         dtype = self.dtype()
         if not _holds(dtype, value):
             self.fail(f"{value!r} is not a value of {short_name(dtype)}", token.line)

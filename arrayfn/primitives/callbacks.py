@@ -97,7 +97,8 @@ def call(
             for it.
         callback: the function's name in ``FUNCTIONS``.
         results: the shape and dtype of each result, mapped axes included.
-        loops: the mapped axes, outermost first. Members are called one after the other.
+        loops: for each mapped axis, outermost first, its extent and a flag for each
+            operand. Members are called one after the other.
 
     Returns an array for each of ``results``, the members' results stacked along axis 0.
     Raises ShapeError or ArgumentError if the function returns anything else.

@@ -271,6 +271,7 @@ def _split(
 
     parts, varies = fixed_point(split_body, varies)
     condition: Program = params["cond_program"]
+    # The last argument says which outputs must be unknown in any case.
     stops = split(condition, [*of_cond, *varies], [False])
     if stops.unknown[0]:
         raise DifferentiationError(

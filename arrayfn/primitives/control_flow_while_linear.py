@@ -169,7 +169,7 @@ def _batch(
         program,
         axis_size,
         [dim is not None for dim in dims],
-        [False] * len(program.outputs),
+        [False] * len(program.outputs),  # outputs that must be mapped in any case
     )
     return emitted(mapped, operands), [0 if v else None for v in varies]
 
@@ -289,7 +289,9 @@ class _Backwards:
         """Emit one backward iteration: find the carry before it, pull cotangents back.
 
         ``fixed`` are the known step's constants. ``carry`` has the number of iterations
-        left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
+        left, ``top``, ``iterations``, the tapes, and the sums and cotangents. The first
+        ``top`` entries of the tapes are in use; entry k has the carry before iteration
+        ``iterations[k]``.
         """
         iterations_left, top, iterations, *rest = carry
         tapes, cotangents = split_by_counts(rest, self.taped_count)
@@ -379,8 +381,8 @@ def _samples() -> Iterable[Sample]:
     tape[0], tape[1] = x, np.sin(w * x)
     yield Sample(
         (
-            np.asarray(2, np.int64),
-            np.asarray(2, np.int64),
+            np.asarray(2, np.int64),  # the number of iterations
+            np.asarray(2, np.int64),  # the tape's stride
             tape,
             w,
             random_array(dtypes.float32, (2,), 80, -1.0, 1.0),
@@ -392,7 +394,7 @@ def _samples() -> Iterable[Sample]:
             "consts": 1,
             "linear_consts": 0,
         },
-        (4,),
+        differentiate=(4,),  # the last input, the tangent of x
     )
 
 

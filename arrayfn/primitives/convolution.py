@@ -257,6 +257,8 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
         w: the kernel's type.
         form: the params of the convolution that is transposed.
     """
+    # These have the axes of an array by role: group, contracted (INNER), only in this
+    # operand and the output (OUTER), and spatial.
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
     if not ct.type.size:

@@ -146,7 +146,9 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
         (a, da), (b, db) = earlier, later
         return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
 
-    return _doubling((x, t), (1, 0), combine, axis, reverse)[1]
+    # (1, 0) is the product of no elements, and its tangent.
+    _, tangent = _doubling((x, t), (1, 0), combine, axis, reverse)
+    return tangent
 
 
 def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:

@@ -272,10 +272,11 @@ def _vjp_batch(
         forward_program, backward_rule = batched_name, batched_name
     else:
         forward_program, backward_rule = batched_rules(forward, backward)
+    batched_body, _ = batch(body, axis_size, mapped, [True] * count)
     results = custom_vjp(
         *mapped_axes_first(inputs, dims),
         name=name,
-        body=batch(body, axis_size, mapped, [True] * count)[0],
+        body=batched_body,
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),

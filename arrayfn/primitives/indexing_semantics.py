@@ -212,15 +212,16 @@ def gather_samples() -> Iterable[Sample]:
             (_FIRST, (3, 4), corners[:, 1:], (2, 1)),
         ):
             params = {"sizes": sizes, "mode": mode, "fill_value": fill}
-            x = _values(shape, 71)
+            x = _values(shape, seed=71)
             yield Sample((x, indices), {**geometry.params(), **params})
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
-        x = _values((4, 3), 72 + position, dtype)
+        x = _values((4, 3), seed=72 + position, dtype=dtype)
         fill = default_fill(dtype)
         params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
         # A NaN would hide the finite differences of elements around it.
         wrt = None if fill == fill else ()
-        yield Sample((x, rows.astype(np.uint8)), {**_ROWS_OF.params(), **params}, wrt)
+        params |= _ROWS_OF.params()
+        yield Sample((x, rows.astype(np.uint8)), params, differentiate=wrt)
 
 
 def scatter_samples(
@@ -243,6 +244,7 @@ def scatter_samples(
         real = dtypes.float32
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):
+                # Clipping may move an index out of bounds to the target of another.
                 if unique and mode == "clip":
                     indices = unique_targets[:2]
                 n = len(indices)
@@ -254,11 +256,13 @@ def scatter_samples(
                     (_BATCHED, (n, 4), indices, (n, 1)),
                 ):
                     inputs = (
-                        draw(real, shape, 73),
+                        draw(real, shape, seed=73),
                         sample_indices,
-                        draw(real, window, 74),
+                        draw(real, window, seed=74),
                     )
-                    yield Sample(inputs, {**geometry.params(), **params}, wrt)
+                    yield Sample(
+                        inputs, {**geometry.params(), **params}, differentiate=wrt
+                    )
         patches = np.array([[0, 1], [2, 2], [1, 0]], np.int64)
         params = {"mode": "drop", "unique_indices": False}
         wrt = (0,) if unique_only else None

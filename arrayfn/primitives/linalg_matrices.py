@@ -198,6 +198,7 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
     if extents == (rows, columns):
         return x
     ends = (rows - extents[0], columns - extents[1])
+    # For each axis, the zeros before, after and between elements.
     config = (*((0, 0, 0),) * (x.type.ndim - 2), *((0, end, 0) for end in ends))
     return slicing.pad(x, constant(0, x), config=config)
 
@@ -238,7 +239,12 @@ def inverse_permutation(order: Atom) -> Atom:
         count,
         mode="clip",
         unique_indices=True,
-        **Windows((), axes[-1:], axes[-1:], (axes[:-1], axes[:-1])).params(),
+        **Windows(
+            window_axes=(),
+            collapsed_axes=axes[-1:],
+            indexed_axes=axes[-1:],
+            batch=(axes[:-1], axes[:-1]),
+        ).params(),
     )
 
 

@@ -291,7 +291,7 @@ def _eig_samples() -> Iterable[Sample]:
     # sign.
     for sample in _eigvals_samples():
         pairs = sample.inputs[0].shape[-1] == 4
-        yield Sample(sample.inputs, {}, () if pairs else None)
+        yield Sample(sample.inputs, {}, differentiate=() if pairs else None)
 
 
 eig = m.matrix_primitive(

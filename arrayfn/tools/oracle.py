@@ -360,12 +360,13 @@ class _Rounding:
         """Ignore the count of iterations."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Round half-precision operands, where they are read rounded.
+        """Round some of the half-precision operands of ``equation``.
 
-        Operands of JUMPS, and of equations with results of another dtype, are always
-        rounded, others with probability ``1 - excess``. If ``excess`` is 0, results
-        have been rounded already. A conversion marked by ``excess`` reads its operand
-        as it is.
+        The interpreter has results in float64, which kernels may keep in float32
+        instead of rounding to 16 bits. Operands of discontinuous functions (JUMPS), and
+        of equations with results of another dtype, are always rounded, others with
+        probability ``1 - excess``. If ``excess`` is 0, results have been rounded
+        already. A conversion whose param ``excess`` is set reads its operand as it is.
         """
         operand_dtypes = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALF_PRECISION.intersection(operand_dtypes):

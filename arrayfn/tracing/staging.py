@@ -453,7 +453,8 @@ def _inlined(
         emit(equation, environment)
     location = user_location()
     return [
-        Tracer(frame, rename(a, environment), None, location) for a in program.outputs
+        Tracer(frame, rename(a, environment), value=None, location=location)
+        for a in program.outputs
     ]
 
 

@@ -341,7 +341,10 @@ def _bilinear(
     equation = rule.equation
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """Emit the coefficients of order ``k``: sums of products of lower orders."""
+        """Emit the coefficients of order ``k``: sums of products of lower orders.
+
+        The operands ``left_number`` and ``right_number`` are the two that vary.
+        """
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
             left = operands[left_number].at(j)
