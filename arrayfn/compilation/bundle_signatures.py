@@ -374,6 +374,7 @@ def _laid_out(
     file: Path, array: np.ndarray[Any, Any], type: ArrayType
 ) -> np.ndarray[Any, Any]:
     """Copy ``array`` to the memory layout of ``type``."""
-    if type.span()[1] != type.size:
+    _, spanned = type.span()  # the number of elements in memory, gaps included
+    if spanned != type.size:
         raise BundleError(f"{file}: no constant lies in memory as {type} says")
     return laid_out(array, type)

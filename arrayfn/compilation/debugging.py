@@ -259,5 +259,6 @@ def _run_checked(
     checked, sites = with_checks(program, kinds, keep_none)
     reference = get_backend("reference")
     run = with_faults(reference.load(reference.lower(checked, frozenset())), sites)
+    # Operations of this run must not be checked in turn.
     with _block("debug_nans", value=False), _block("debug_infs", value=False):
         run(tuple(operands))

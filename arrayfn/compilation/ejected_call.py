@@ -197,7 +197,8 @@ class Recorder:
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
         arguments: list[Argument] = []
-        self._keepalive = [pointer[0] for pointer in pointers if pointer is not None]
+        # ``_memories`` are views by address, which do not keep the arrays alive.
+        self._keepalive = [array for array, _ in filter(None, pointers)]
         arrays = [
             pointer[0]
             for pointer, argument in zip(pointers, step.arguments, strict=True)
@@ -205,7 +206,7 @@ class Recorder:
         ]
         # Each range of addresses is one memory; find the one of each argument.
         ranges = _merged([_range(array) for array in arrays])
-        self._memories = [_bytes(*both) for both in ranges]
+        self._memories = [_bytes(first, last) for first, last in ranges]
         for argument, pointer in zip(step.arguments, pointers, strict=True):
             if not isinstance(argument, BufferArgument):
                 arguments.append(argument)

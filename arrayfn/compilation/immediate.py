@@ -156,7 +156,8 @@ class _Compiled:
         """
         run = self.function
         if self.has_checks:
-            run = with_faults(run, _with_checks(program, choose("cpu"))[1])
+            _, sites = _with_checks(program, choose("cpu"))
+            run = with_faults(run, sites)
         return run(tuple(operands))
 
 

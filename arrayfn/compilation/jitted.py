@@ -110,6 +110,7 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled for these arguments' types."""
+        # Shortcuts return an int if the arguments have other types than last time.
         last = self._last
         if last is not None and not kwargs:
             result = last(*args)

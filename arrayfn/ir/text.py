@@ -160,10 +160,10 @@ class _Parser:
         """Split ``text`` into tokens; the arguments are those of ``parse_program``."""
         self.table = table
         self.keep_names = keep_names
-        self.comments: dict[int, str] = {}
+        self.comments: dict[int, str] = {}  # by line
         self.tokens = self._tokenize(text)
-        self.position = 0
-        self.depth = 0
+        self.position = 0  # of the next token
+        self.depth = 0  # of nested Programs
 
     def _tokenize(self, text: str) -> list[_Token]:
         """Return the tokens without spaces and comments, and a last token "end".

@@ -153,8 +153,10 @@ def _collective(
 ) -> Primitive:
     """Make a collective Primitive of one operand, whose params name the mesh axis.
 
-    ``over_axis``, ``place`` and ``result`` are arguments of ``_batched``; ``leading``
-    and ``sample`` are arguments of ``_samples``.
+    ``over_axis`` is the batching rule along the collective's own axis. Another mapped
+    axis is moved to axis ``place`` of the operand, and is axis ``result`` of the output
+    (with ``place`` None it stays where it is). Samples have ``leading`` axes of extent
+    1 in front, and the params ``sample``.
     """
 
     def itself() -> Primitive:

@@ -126,6 +126,7 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
 
     A negative ``step`` moves towards index 0.
     """
+    # For each axis (before, after, between elements); a negative number cuts off.
     config = tuple(
         (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
     )

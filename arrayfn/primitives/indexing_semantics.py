@@ -167,8 +167,9 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         In mode "clip" windows out of bounds are moved inside first.
         """
         geometry = Windows(**windows)
+        sizes = geometry.sizes(x.ndim, updates.shape)
         positions, inside = geometry.positions(
-            x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
+            x.shape, indices, sizes, clip=mode == "clip"
         )
         result = np.array(x, order="C")
         with np.errstate(all="ignore"):
@@ -242,6 +243,8 @@ def scatter_samples(
     def samples() -> Iterable[Sample]:
         """Yield samples of every mode, window form and dtype."""
         real = dtypes.float32
+        # Windows of single elements of a vector.
+        single = Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,))
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):
                 # Clipping may move an index out of bounds to the target of another.
@@ -252,7 +255,7 @@ def scatter_samples(
                 wrt = (0,) if unique_only and not unique else None
                 for geometry, shape, sample_indices, window in (
                     (_ROWS_OF, (4, 3), indices, (n, 3)),
-                    (Windows((), (0,), (0,)), (4,), indices, (n,)),
+                    (single, (4,), indices, (n,)),
                     (_BATCHED, (n, 4), indices, (n, 1)),
                 ):
                     inputs = (
@@ -267,10 +270,11 @@ def scatter_samples(
         params = {"mode": "drop", "unique_indices": False}
         wrt = (0,) if unique_only else None
         inputs = (draw(real, (4, 5), 75), patches, draw(real, (3, 2, 3), 76))
-        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, wrt)
+        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, differentiate=wrt)
+        params |= _ROWS_OF.params()
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in allowed:
                 x, y = draw(dtype, (4, 3), 77), draw(dtype, (7, 3), 78 + position)
-                yield Sample((x, repeated, y), {**_ROWS_OF.params(), **params}, wrt)
+                yield Sample((x, repeated, y), params, differentiate=wrt)
 
     return samples

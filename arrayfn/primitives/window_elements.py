@@ -314,7 +314,12 @@ class _Phases:
         return slicing.block(x, start, limit)
 
     def sums(self, offsets: Sequence[int]) -> Atom:
-        """Emit the sums for the phase of elements at ``offsets`` modulo the strides."""
+        """Emit the sums for the phase of elements at ``offsets`` modulo the strides.
+
+        Element i of the phase may be in window i - n for each ``distance`` n up to
+        ``max_distance``. It gets that window's value if the window's position is this
+        element.
+        """
         sizes, strides = self.geometry.sizes, self.geometry.strides
         compute_dtype = dtypes.compute_dtype(self.values.type.dtype)
         zero = conversion.literal(0, compute_dtype)

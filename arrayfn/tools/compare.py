@@ -174,7 +174,9 @@ def _compared(
 ) -> Comparison:
     """Compare all implementations on operands ``args`` and ``static`` arguments.
 
-    ``count`` is (the number of timed calls, the number of warm-up calls).
+    ``chosen`` has the backends, the engines (other libraries), and the functions
+    ``against`` which to compare, by the engine's name. ``count`` is (the number of
+    timed calls, the number of warm-up calls).
     """
     _check(args)
     repeats, warmup = count

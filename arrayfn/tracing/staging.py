@@ -386,6 +386,7 @@ def _applied_to_words(
             for x in operands
         ]
         parts.append(apply(primitive, *words, **params))
+    # Keys are equal if both of their words are.
     if primitive is discrete.eq:
         return parts[0] & parts[1]
     if primitive is discrete.ne:

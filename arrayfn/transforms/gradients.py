@@ -181,6 +181,7 @@ def grad(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Compute the gradient, and drop the value."""
         value, gradient = both(*args, **kwargs)
+        # With ``has_aux`` the value is a pair (value, aux).
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapper

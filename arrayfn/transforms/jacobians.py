@@ -159,6 +159,7 @@ def jacrev(
         else:
             rows = vmap(pull_back)(basis)
         places, structure = tree.flatten(rows)
+        # For each leaf of the arguments, its rows, divided among the outputs.
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
         def blocks_of_output(number: int) -> Any:
@@ -217,6 +218,7 @@ def hessian(
 
         def along(direction: Any) -> Any:
             """Return the Jacobian's derivative along ``direction``, and aux if any."""
+            # The first item of jvp's result is the Jacobian itself.
             return jvp(gradients, chosen, direction, has_aux)[1:]
 
         leaves, structure = tree.flatten(chosen)

@@ -238,6 +238,7 @@ class _Rule:
         """
         read: set[Any] = {a for eq in self.tangents.equations for a in eq.inputs}
         read |= set(self.tangents.outputs)
+        # The first inputs are the operands; the others are tangents.
         pairs = zip(self.tangents.inputs, self.varies, strict=False)
         return not any(varies and var in read for var, varies in pairs)
 
