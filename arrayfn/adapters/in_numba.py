@@ -52,7 +52,8 @@ def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
     """
     if key not in _known:
         _known[key] = function, make(function)
-    return _known[key][1]._numba_type_
+    _, njit_function = _known[key]
+    return njit_function._numba_type_
 
 
 def _native_call(compiled: Any) -> Any:
@@ -303,6 +304,7 @@ def _results_for(
             f"such arrays first. {error}"
         ) from error
     leaves = tree.leaves(results)
+    # The structure of 0 is that of a single array.
     if tree.structure(results) not in (
         tree.structure(0),
         tree.structure((0,) * len(leaves)),

@@ -169,7 +169,11 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
     value_total = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Return the function's results, or raise the error of a fault."""
+        """Return the function's results, or raise the error of a fault.
+
+        After the results, ``run`` returns ``value_total`` values of the checks, for the
+        error's text, and the fault.
+        """
         *results, fault = run(arrays)
         result_count = len(results) - value_total
         if int(fault) != NO_FAULT:

@@ -263,6 +263,7 @@ def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Ato
     axis.
     """
     axis, half = weights.first, stored.type.shape[weights.first]
+    # The contracted axis of x, which is the operand on the other side.
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)
     # The number is in the upper 4 bits; shifting right by 4 extends its sign.

@@ -238,10 +238,12 @@ def _linear_scan(
     """
     step = parts.linear
     consts, carry, slices = unknown
-    inside = split_by_counts(step.inputs[parts.residuals :], len(consts), len(carry))
+    in_consts, in_carry, in_slices = split_by_counts(
+        step.inputs[parts.residuals :], len(consts), len(carry)
+    )
     program = Program(
         step.name,
-        (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
+        (*kept.fixed, *in_consts, *in_carry, *kept.sliced, *in_slices),
         (
             *kept.recomputed,
             *(q for q in step.equations if q not in kept.recomputed),

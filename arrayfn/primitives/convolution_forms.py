@@ -112,6 +112,7 @@ class Form:
         parts = sorted(
             zip(self.lhs[SPATIAL], sizes, self.strides, self.dilations, strict=True)
         )
+        # The axes of all parts, then the sizes, the strides and the dilations.
         return SlidingWindows(*zip(*parts, strict=True) if parts else ((),) * 4)
 
 

@@ -91,7 +91,8 @@ def _samples() -> Iterable[Sample]:
     for dtype in (dtypes.float16, dtypes.float32, dtypes.float64):
         # NaN and ties, at which it is not differentiated.
         values = [np.nan, 1.0, -np.inf, 0.0, -0.0, np.inf, -np.nan, 1.0, -2.0]
-        yield Sample((np.array(values).astype(dtype),), {}, ())
+        x = np.array(values).astype(dtype)
+        yield Sample((x,), {}, differentiate=())
 
 
 sort = Primitive(

@@ -84,7 +84,12 @@ def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Wi
         begin = count_along(shape, geometry.axes[k], geometry.strides[k])
         coordinates.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
     kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
-    windows = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=geometry.axes,
+        indexed_axes=geometry.axes,
+        batch=(kept, kept),
+    )
     return positions_of(coordinates), windows
 
 
@@ -358,10 +363,7 @@ def _interleaved(
     ``phase(offsets)`` returns the elements ``offset + i * stride`` along each of
     ``axes``, for one offset below each stride. All phases have the same shape.
     """
-    parts = [
-        phase(position_in_window)
-        for position_in_window in itertools.product(*map(range, strides))
-    ]
+    parts = [phase(offsets) for offsets in itertools.product(*map(range, strides))]
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].type.shape

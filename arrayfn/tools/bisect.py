@@ -151,7 +151,8 @@ class _Search:
             compiled = self.backend.lower(whole, frozenset())
             # The Program is stored too: while it lives, no other object has its id.
             self.loaded[key] = program, self.backend.load(compiled)
-        return self.results(self.loaded[key][1], program, inputs)
+        _, executable = self.loaded[key]
+        return self.results(executable, program, inputs)
 
     def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
         """Run ``program`` with all Vars as outputs; return the value of each Var."""

@@ -125,6 +125,7 @@ class Ref(Typed):
             frames.append(frame)
             if frame is self._home:
                 return frames
+            # Only the frames of functions that are compiled have a platform.
             if frame.platform and self._home is None and self not in frame.references:
                 raise ArgumentError(
                     f"{frame.name!r} is compiled, and a Ref ({self.type}) that was "

@@ -272,6 +272,7 @@ def _in_dims(
             checked.append(None)
             continue
         check_leaf(leaf, f"vmap: an argument of {name}")
+        # The last axis of a Key's words is not an axis of the Key.
         ndim = leaf_type(leaf).ndim - of_key
         if dim is not None and not -ndim <= dim < ndim:
             raise ShapeError(

@@ -386,6 +386,7 @@ def _integrated(
         """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
+            # The outputs of ``rule.program`` are those of the equation, then tangents.
             values = zip(rule.program.outputs, series_of_outputs, strict=False)
             known = {v: y for v, y in values if isinstance(v, Var)}
             outputs = _interpreted(builder, rule.program, [*operands, *moving], known)
