@@ -368,6 +368,7 @@ class _Source:
         """Append a ``for`` loop, indented by ``indent``.
 
         Before each iteration the buffers of slices advance, and those of carries swap.
+        The C variable ``b5`` has the address of buffer 5.
         """
         inner = indent + "  "
         self.lines.append(f"{indent}{{")
@@ -401,7 +402,8 @@ class _Source:
     def branch(self, branch: Branch, indent: str) -> None:
         """Append a ``switch``, indented by ``indent``.
 
-        An index below the first branch or above the last takes that one.
+        The C variable ``b5`` has the address of buffer 5. An index below the first
+        branch or above the last takes that one.
         """
         last = len(branch.branches) - 1
         self.lines.append(

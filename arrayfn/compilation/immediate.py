@@ -78,6 +78,7 @@ def compute(
     operands = [np.asarray(x, order="C") for x in arrays]
     program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
+    # ``_interpreted`` counts the equations that were interpreted so far, by the text.
     budget = _PATIENCE * equation_count(program) - _interpreted[text]
     if has_effect(program.equations[0]):
         budget = 0  # starting again would repeat its effects

@@ -126,6 +126,7 @@ class _Unpickler(pickle.Unpickler):
 
     @override
     def persistent_load(self, pid: Any) -> Any:
+        """Return the layout called ``pid``, or the captured array of this number."""
         return _LAYOUTS[pid] if isinstance(pid, str) else self.captured[pid]
 
     @override

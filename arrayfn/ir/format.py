@@ -153,11 +153,12 @@ def _equation_lines(
         if isinstance(value, tuple):
             lines.append(f"    {key} = (")
             for program in value:
-                lines += _indented(program, "program ", 6, column)
+                lines += _indented(program, "program ", indent=6, column=column)
                 lines[-1] += ","
             lines.append("    )")
         else:
-            lines += _indented(value, f"{key} = program ", 4, column)
+            head = f"{key} = program "
+            lines += _indented(value, head, indent=4, column=column)
     return lines
 
 

@@ -283,6 +283,7 @@ class _Backwards:
         iterations = e.mul(numbers, stride)
         carry = [trips, top, iterations, *tapes, *cotangents]
         results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
+        # Without ``trips``, ``top``, ``iterations`` and the tapes.
         return results[3 + self.taped_count :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:

@@ -157,9 +157,10 @@ def _along_axis(
     windows combine single elements.
     """
     if size <= UNROLLED // 2:
-        return _folded(
-            combine, SlidingWindows((axis,), (size,), (stride,), (step,)).taps(x)
+        windows = SlidingWindows(
+            (axis,), sizes=(size,), strides=(stride,), dilations=(step,)
         )
+        return _folded(combine, windows.taps(x))
     count = x.type.shape[axis] - (size - 1) * step
     total: Atom | None = None
     # powers[i] is the window of ``power`` elements that begins at element i.
@@ -179,7 +180,9 @@ def _along_axis(
         )
         power *= 2
     assert total is not None
-    return SlidingWindows((axis,), (1,), (stride,), (1,)).tap(total, (0,))
+    # ``total`` has a window at each element: take each ``stride``-th one.
+    single = SlidingWindows((axis,), sizes=(1,), strides=(stride,), dilations=(1,))
+    return single.tap(total, (0,))
 
 
 def _window_reduction(

@@ -419,6 +419,7 @@ class _Rounding:
         with np.errstate(all="ignore"):
             margin = self.margin(primitive, equation, operands, x, dtype)
             if primitive.family == "fourier":
+                # Each result of a transform depends on all elements of its row.
                 finite = np.isfinite(operands[0]).all(axis=-1, keepdims=True)
                 x = np.where(finite, x, np.nan)
             if primitive.family in _WHOLE or np.iscomplexobj(x):

@@ -82,6 +82,7 @@ class Sweep(Sequence[Point]):
         # Refused rows have the reason in column 4, and empty cells from column 5 on.
         short = [row for row in rows if row[5]]
         widths = [max(map(len, column)) for column in zip(*short, strict=True)]
+        # The first three columns are words.
         return "\n".join(
             "  ".join(
                 cell.ljust(width) if k < 3 or not row[5] else cell.rjust(width)

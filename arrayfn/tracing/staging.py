@@ -501,7 +501,9 @@ def _stage(
     unknown = frame.abstract or primitive.is_collective or has_effect(equation)
     known = None if unknown else _values(operands)
     if known is None:
-        return tuple([Tracer(frame, var, None, location) for var in outputs])
+        return tuple(
+            [Tracer(frame, var, value=None, location=location) for var in outputs]
+        )
     try:
         result = _results(primitive, known, params)
     except ArrayfnError as error:
