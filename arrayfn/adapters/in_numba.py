@@ -141,7 +141,9 @@ def _native_lines(
     """Return the source lines of an njit function that runs the plan of ``name``.
 
     The function checks shapes, makes the arguments contiguous, allocates results, and
-    runs the plan on the arrays' addresses. For one vector it is about ::
+    runs the plan on the arrays' addresses. The caller defines ``run``, the native entry
+    that runs the plan ``image``, and the Numba dtypes ``dtype_0``, ... of arguments and
+    results. For one vector it is about ::
 
         def call(x0):
             if x0.shape != (3,):

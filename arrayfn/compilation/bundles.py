@@ -128,7 +128,7 @@ def _device_of(signatures: Sequence[Any]) -> str:
 
     Raises ArgumentError if one is no ``Lowered``, and if there are two devices.
     """
-    for signature in signatures or [None]:
+    for signature in signatures or [None]:  # none is an error, too
         if not isinstance(signature, Lowered):
             raise ArgumentError(
                 f"save: the first argument must be what jit(f).lower(*args) gives, not "

@@ -110,7 +110,8 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     ArgumentError for what cannot be exported, with the names of the kernels.
     """
     for number, type in enumerate((*compiled.input_types, *compiled.output_types)):
-        if type.span()[0] < 0:
+        lowest, _ = type.span()
+        if lowest < 0:
             raise ArgumentError(
                 f"export_c: array {number} of {compiled.name} is {type}, whose first "
                 "element is not the lowest in memory; lower it for another layout",

@@ -119,7 +119,12 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         product_axes = (*range(len(batch)), *range(begin, begin + len(own)))
         order = (*batch, *own, *contracted)
         return Weights(
-            equation, side, order, len(batch), len(product_axes), product_axes
+            equation,
+            side,
+            order,
+            batch=len(batch),
+            first=len(product_axes),
+            product_axes=product_axes,
         )
     if equation.primitive is padded_convolution and (params["gives"], side) == (
         "output",
@@ -130,8 +135,14 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         leading = (*roles[GROUP], *roles[OUTER])
         rest = (k for k in range(operand.ndim) if k not in leading)
         product_axes = (*out[GROUP], *out[INNER])
-        order, batch = (*leading, *rest), len(roles[GROUP])
-        return Weights(equation, side, order, batch, len(leading), product_axes)
+        return Weights(
+            equation,
+            side,
+            order=(*leading, *rest),
+            batch=len(roles[GROUP]),
+            first=len(leading),
+            product_axes=product_axes,
+        )
     return None
 
 

@@ -135,6 +135,7 @@ def _batch(
         x is not y for x, y in zip(body_program.outputs, carry_inputs, strict=True)
     ]
     while True:
+        # The last argument of ``batch`` marks outputs that must be mapped in any case.
         condition, (is_condition_mapped,) = batch(
             cond_program, axis_size, [*of_cond, *varies], [False]
         )

@@ -330,7 +330,7 @@ class _Backwards:
         pieces = e.add(e.floor_divide(free_entries, 2), 1)
         # The length of a piece: ceil(distance / pieces).
         steps = e.floor_divide(e.sub(e.add(distance, pieces), 1), pieces)
-        state = repeat(
+        _, *state = repeat(
             lambda consts, v: discrete.lt(v[0], consts[-1]),
             lambda consts, v: [
                 e.add(v[0], 1),
@@ -338,7 +338,7 @@ class _Backwards:
             ],
             [*consts, steps],
             [count_of(0), *(read(t, last) for t in tapes)],
-        )[1:]
+        )
         return [
             e.add(top, 1),
             write(iterations, e.add(iteration, steps), top),

@@ -41,7 +41,9 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
     last = (len(lead),)
     shape = (*indices.type.shape, 1)
     indexed = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
-    windows = Windows((), last, last, (lead, lead))
+    windows = Windows(
+        window_axes=(), collapsed_axes=last, indexed_axes=last, batch=(lead, lead)
+    )
     options = {"mode": "promise_in_bounds", "fill_value": None, "unique_indices": True}
     sizes = (1,) * x.type.ndim
     return indexing.gather(x, indexed, sizes=sizes, **options, **windows.params())

@@ -198,8 +198,9 @@ class Windows:
 
         Both have the shape of the array of windows. Positions are flat row-major
         indices of the operand, which has the shape ``operand``. ``sizes`` are the
-        extents of a window along the operand's axes. With ``clip``, windows are moved inside; otherwise the
-        positions of a window that is out of bounds are meaningless.
+        extents of a window along the operand's axes. With ``clip``, windows are moved
+        inside; otherwise the positions of a window that is out of bounds are
+        meaningless.
         """
         ndim = len(self.shape(indices.shape, sizes))
         outer = [axis for axis in range(ndim) if axis not in self.window_axes]

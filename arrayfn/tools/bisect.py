@@ -401,6 +401,7 @@ def _nan(
 ) -> Fault:
     """Return the fault of ``equation``, whose ``results`` have a NaN."""
     with np.errstate(all="ignore"):
+        # Only the values are shown, not the bounds, so no runs are needed.
         judged = oracle(_single(equation), operands, samples=0)
     return _fault_of(program, equation, operands, results, judged, kind="nan")
 

@@ -220,6 +220,7 @@ def oracle(
         if have is not None and not violated(judged(), have):
             break
         chance = _CHANCES[k % len(_CHANCES)]
+        # Each round of chances meets the excesses shifted by one more place.
         excess = _EXCESS[(k // len(_CHANCES) + k) % len(_EXCESS)]
         rounding = _Rounding(random, chance, excess, exact.counts)
         runs.append(evaluate(widened(program, rounding), given))
@@ -508,6 +509,7 @@ class _Rounding:
             primitive.tolerance.float64 if double else primitive.tolerance.float32
         )
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        # The error of a sum of n terms, in pairs, grows with log2(n).
         terms = max(2, *(v.size for v in operands)) if operands else 2
         factor: Array | float = math.log2(terms) + 4
         if primitive.name in _ONE_BY_ONE:

@@ -255,7 +255,7 @@ def _add_named_axis(
     is_typed = mesh is not None and varying
     along = frozenset((name,)) if is_typed else UNVARYING
     index = frame.builder.input(ArrayType((), dtypes.int32, varying=along), name)
-    tracer = Tracer(frame, index, None, location)
+    tracer = Tracer(frame, index, value=None, location=location)
     frame.axes[name] = NamedAxis(size, tracer, mesh, is_typed)
 
 
