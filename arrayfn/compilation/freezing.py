@@ -182,7 +182,7 @@ class _Freezer:
         chains: dict[Equation, list[Equation]] = {}
         for equation in equations:
             axis = self.output_axis(equation)
-            if axis is None:  # no product with weights
+            if axis is None:  # no product with weights, or several axes of features
                 continue
             chain, scales = [equation], 0
             while True:

@@ -163,7 +163,7 @@ class _Parser:
         self.comments: dict[int, str] = {}  # by line
         self.tokens = self._tokenize(text)
         self.position = 0  # of the next token
-        self.depth = 0  # of nested Programs
+        self.depth = 0  # of nested Programs and tuples
 
     def _tokenize(self, text: str) -> list[_Token]:
         """Return the tokens without spaces and comments, and a last token "end".
