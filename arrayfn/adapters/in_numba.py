@@ -52,7 +52,8 @@ def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
     """
     if key not in _known:
         _known[key] = function, make(function)
-    return _known[key][1]._numba_type_
+    _, njit_function = _known[key]
+    return njit_function._numba_type_
 
 
 def _native_call(compiled: Any) -> Any:
@@ -140,7 +141,9 @@ def _native_lines(
     """Return the source lines of an njit function that runs the plan of ``name``.
 
     The function checks shapes, makes the arguments contiguous, allocates results, and
-    runs the plan on the arrays' addresses. For one vector it is about ::
+    runs the plan on the arrays' addresses. The caller defines ``run``, the native entry
+    that runs the plan ``image``, and the Numba dtypes ``dtype_0``, ... of arguments and
+    results. For one vector it is about ::
 
         def call(x0):
             if x0.shape != (3,):
@@ -231,12 +234,17 @@ def _object_call(jitted: Any) -> Any:
     name = getattr(jitted, "__name__", "a jitted function")
 
     def choose(*arguments: Any) -> Any:
-        """Return the implementation for arguments of these Numba types."""
+        """Return the implementation for arguments of these Numba types.
+
+        It is a generated function that leaves Numba's compiled code (``objmode``) to
+        call ``jitted``, and declares the results' Numba types ``type_0``, ...
+        """
         results, is_tuple = _results_for(jitted, name, arguments)
         scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
         names = [f"y{k}" for k in range(len(results))]
         scope |= {f"type_{k}": type for k, type in enumerate(results)}
         typed_names = ", ".join(f"{y}=type_{k}" for k, y in enumerate(names))
+        # A comma after the last name makes a tuple, also of a single name.
         values = f"{', '.join(names)}{',' * is_tuple}"
         lines = [
             "def call(*arguments):",
@@ -252,6 +260,8 @@ def _object_call(jitted: Any) -> Any:
         ]
         return _executed("\n".join(lines), scope)
 
+    # Numba requires that the called function (a stub), the function that chooses by
+    # types, and the implementation have the same parameters.
     stub = _executed("def call(*arguments): ...", {})
     typed = "def call(*arguments): return choose(*arguments)"
     overload(stub)(_executed(typed, {"choose": choose}))
@@ -296,6 +306,7 @@ def _results_for(
             f"such arrays first. {error}"
         ) from error
     leaves = tree.leaves(results)
+    # The structure of 0 is that of a single array.
     if tree.structure(results) not in (
         tree.structure(0),
         tree.structure((0,) * len(leaves)),

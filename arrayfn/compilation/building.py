@@ -34,9 +34,10 @@ class Built:
     ``name`` is the function's. ``reason`` says which argument caused the compilation,
     if the function had been compiled before. ``stage`` is what is being done:
     "tracing", "lowering" or "compiling". ``begin`` is the time of its begin by
-    ``time.perf_counter``, and ``seconds`` its duration, once it has ended.
-    ``from_disk`` and ``compiled`` count the kernels that were in the disk cache and
-    those that were not; the process already had the others.
+    ``time.perf_counter``, and ``seconds`` its duration, once it has ended. ``kernels``
+    is the number of kernels of the plan. ``from_disk`` and ``compiled`` count the
+    kernels that were in the disk cache and those that were not; the process already had
+    the others.
     """
 
     name: str

@@ -192,6 +192,7 @@ def _read(folder: Path, name: str, max_bytes: int | None) -> bytes:
                 f"{folder / name} has {status.st_size:,} bytes, more than can be read"
             )
         with open(descriptor, "rb", closefd=False) as file:
+            # If the file grows meanwhile, one byte more changes its hash.
             return file.read(status.st_size + 1)
     except OSError as error:
         message = f"{folder / name} cannot be read: {error.strerror}"

@@ -92,7 +92,7 @@ class Signature:
         self._donated = donated_of(
             folder, description["donated"], self._in_tree.num_leaves
         )
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[str, Compiled] = {}  # by the sizes, as text
         self._open: OpenText | None = None
         if "open" in description:
             try:
@@ -153,6 +153,7 @@ class Signature:
         cpu = get_backend("cpu")
         options = replace(self._options, library_products=False)
         lowered = _never_run_as_python(cpu.lower(program, self._donated, options))
+        # Run the part that depends only on constants; its plan takes no arguments.
         compiled = completed(lowered, lambda once: cpu.load(once)(()))
         run = cpu.load(compiled)
         return Compiled(compiled, run, self._in_tree, self._out_tree, cpu)
@@ -373,6 +374,7 @@ def _laid_out(
     file: Path, array: np.ndarray[Any, Any], type: ArrayType
 ) -> np.ndarray[Any, Any]:
     """Copy ``array`` to the memory layout of ``type``."""
-    if type.span()[1] != type.size:
+    _, spanned = type.span()  # the number of elements in memory, gaps included
+    if spanned != type.size:
         raise BundleError(f"{file}: no constant lies in memory as {type} says")
     return laid_out(array, type)

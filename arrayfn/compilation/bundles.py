@@ -128,7 +128,7 @@ def _device_of(signatures: Sequence[Any]) -> str:
 
     Raises ArgumentError if one is no ``Lowered``, and if there are two devices.
     """
-    for signature in signatures or [None]:
+    for signature in signatures or [None]:  # none is an error, too
         if not isinstance(signature, Lowered):
             raise ArgumentError(
                 f"save: the first argument must be what jit(f).lower(*args) gives, not "
@@ -209,6 +209,7 @@ def _described_signature(
         "donated": sorted(lowered.donated),
         "arguments": described(lowered.in_tree),
         "results": described(lowered.out_tree),
+        # The arrays' numbers in the bundle.
         "constants": [held.add(np.asarray(x)) for x in program.constant_values],
         "kernels": kernel_hashes(lowered.kernels),
     }
@@ -249,6 +250,7 @@ class Bundle:
     def __init__(self, loaded: Sequence[Signature], arrays: dict[str, Any]) -> None:
         self.arrays = arrays
         self._loaded = tuple(loaded)
+        # The compiled function by the arguments' structure, shapes and dtypes.
         self._by_types: dict[Any, Compiled] = {}
 
     @override

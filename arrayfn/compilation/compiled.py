@@ -148,6 +148,7 @@ def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
 
 def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
     """Copy ``array`` to memory with the strides of ``type``, gaps included."""
+    # In elements: the lowest one's distance from the first, <= 0, and the whole length.
     lowest, extent = type.span()
     size = type.dtype.itemsize
     strides = [stride * size for stride in type.layout.strides(type.shape)]
@@ -168,7 +169,11 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
     value_total = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-        """Return the function's results, or raise the error of a fault."""
+        """Return the function's results, or raise the error of a fault.
+
+        After the results, ``run`` returns ``value_total`` values of the checks, for the
+        error's text, and the fault.
+        """
         *results, fault = run(arrays)
         result_count = len(results) - value_total
         if int(fault) != NO_FAULT:

@@ -162,7 +162,7 @@ def compile_traced(
     return CompiledSignature(
         run=lowered.load(),
         out_tree=lowered.out_tree,
-        single=lowered.out_tree == tree.structure(0),
+        single=lowered.out_tree == tree.structure(0),  # that of one array
         kept_types=(np.ndarray, float, int, bool, *array_types),
         is_on_device=bool(array_types),
         operators=traced.trace.inlined.union(operators_of(lowered.program)),

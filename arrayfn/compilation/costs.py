@@ -100,8 +100,9 @@ def cost_of(plan: ExecutionPlan) -> Cost:
     costs: list[StepCost] = []
 
     def visit(steps: Sequence[Step], runs: int | None) -> None:
-        """Append the costs of ``steps``, each of which runs ``runs`` times.
+        """Append the costs of ``steps`` to ``costs``; each step runs ``runs`` times.
 
+        ``numbers`` has the number of each step in the plan's text, by the step's id.
         ``runs`` is None in a loop whose number of iterations is not known.
         """
         for step in steps:
@@ -137,4 +138,9 @@ def memory_of(plan: ExecutionPlan) -> Memory:
         return sum(b.nbytes for b in plan.buffers if b.kind == kind)
 
     arrays = total("input"), total("output"), total("constant")
-    return Memory(*arrays, plan.arena, total("temporary"), plan.scratch)
+    return Memory(
+        *arrays,
+        temporaries=plan.arena,
+        unshared=total("temporary"),
+        scratch=plan.scratch,
+    )

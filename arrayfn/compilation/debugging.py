@@ -77,7 +77,7 @@ def _block(option: str, value: bool) -> Generator[None]:
     before, block = dict(_choices.by_option), object()
     with _lock:
         _open_blocks.append(block)
-        _watch_calls()
+        _watch_calls()  # calls are checked while a block is open
     _choices.by_option[option] = bool(value)
     try:
         yield
@@ -259,5 +259,6 @@ def _run_checked(
     checked, sites = with_checks(program, kinds, keep_none)
     reference = get_backend("reference")
     run = with_faults(reference.load(reference.lower(checked, frozenset())), sites)
+    # Operations of this run must not be checked in turn.
     with _block("debug_nans", value=False), _block("debug_infs", value=False):
         run(tuple(operands))

@@ -47,7 +47,9 @@ def write_kernels(
 ) -> None:
     """Write the generated kernels of ``compiled``, each with its first call.
 
-    The calls are those for ``inputs``, or for random numbers if there are none.
+    The calls are those for ``inputs``, or for random numbers if there are none. A
+    kernel's source and a main program that checks it are in ``<name>.py``, its call in
+    ``<name>.npz``.
     """
     check_new_folder("eject", folder)
     types = compiled.input_types
@@ -79,7 +81,10 @@ def _calls_on_cpu(
     def watch(
         step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
     ) -> Generator[None]:
-        """Record the first call of a kernel, with the memory before and after it."""
+        """Record the first call of a kernel in ``calls``, by the kernel's name.
+
+        The record has the memory before and after the call, which runs in the context.
+        """
         if kernel.name in calls:
             yield
             return

@@ -72,6 +72,7 @@ class EjectedCall:
         # Buffers 0 to count - 1 are the arguments, count to 2 * count - 1 the results.
         count = len(self.before)
         types = tuple(ArrayType((m.size,), m.dtype) for m in self.before)
+        # Memories are arrays of bytes, so that their sizes are numbers of bytes.
         buffers = [BufferAllocation("input", k, t, t.size) for k, t in enumerate(types)]
         buffers += [
             BufferAllocation("output", k, t, t.size, donor=k)
@@ -94,7 +95,14 @@ class EjectedCall:
         )
         plan = ExecutionPlan(tuple(buffers), (call,), scratch=self.scratch)
         return CompiledProgram(
-            kernel.name, self.target, "", types, types, (kernel,), plan, ()
+            kernel.name,
+            self.target,
+            text="",
+            input_types=types,
+            output_types=types,
+            kernels=(kernel,),
+            plan=plan,
+            constants=(),
         )
 
     def inputs(self) -> tuple[Array, ...]:
@@ -189,7 +197,8 @@ class Recorder:
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
         arguments: list[Argument] = []
-        self._keepalive = [pointer[0] for pointer in pointers if pointer is not None]
+        # ``_memories`` are views by address, which do not keep the arrays alive.
+        self._keepalive = [array for array, _ in filter(None, pointers)]
         arrays = [
             pointer[0]
             for pointer, argument in zip(pointers, step.arguments, strict=True)
@@ -197,7 +206,7 @@ class Recorder:
         ]
         # Each range of addresses is one memory; find the one of each argument.
         ranges = _merged([_range(array) for array in arrays])
-        self._memories = [_bytes(*both) for both in ranges]
+        self._memories = [_bytes(first, last) for first, last in ranges]
         for argument, pointer in zip(step.arguments, pointers, strict=True):
             if not isinstance(argument, BufferArgument):
                 arguments.append(argument)

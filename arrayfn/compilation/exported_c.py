@@ -110,7 +110,8 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     ArgumentError for what cannot be exported, with the names of the kernels.
     """
     for number, type in enumerate((*compiled.input_types, *compiled.output_types)):
-        if type.span()[0] < 0:
+        lowest, _ = type.span()
+        if lowest < 0:
             raise ArgumentError(
                 f"export_c: array {number} of {compiled.name} is {type}, whose first "
                 "element is not the lowest in memory; lower it for another layout",
@@ -368,6 +369,7 @@ class _Source:
         """Append a ``for`` loop, indented by ``indent``.
 
         Before each iteration the buffers of slices advance, and those of carries swap.
+        The C variable ``b5`` has the address of buffer 5.
         """
         inner = indent + "  "
         self.lines.append(f"{indent}{{")
@@ -401,7 +403,8 @@ class _Source:
     def branch(self, branch: Branch, indent: str) -> None:
         """Append a ``switch``, indented by ``indent``.
 
-        An index below the first branch or above the last takes that one.
+        The C variable ``b5`` has the address of buffer 5. An index below the first
+        branch or above the last takes that one.
         """
         last = len(branch.branches) - 1
         self.lines.append(

@@ -182,12 +182,12 @@ class _Freezer:
         chains: dict[Equation, list[Equation]] = {}
         for equation in equations:
             axis = self.output_axis(equation)
-            if axis is None:
+            if axis is None:  # no product with weights, or several axes of features
                 continue
             chain, scales = [equation], 0
             while True:
                 last = chain[-1].outputs[0]
-                step = users.get(last)
+                step = users.get(last)  # the only user if ``last`` has one use
                 if self.uses[last] != 1 or step is None or step in chains:
                     break
                 if not self.is_step(step, last, axis):
@@ -200,6 +200,7 @@ class _Freezer:
 
     def weights(self, equation: Equation) -> Weights | None:
         """Return the weights of a product of a known operand and another; else None."""
+        # ``values`` has the arrays of the Atoms that are known.
         sides = [k for k, a in enumerate(equation.inputs) if a in self.values]
         if len(equation.inputs) != 2 or len(sides) != 1:
             return None

@@ -78,6 +78,7 @@ def compute(
     operands = [np.asarray(x, order="C") for x in arrays]
     program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
+    # ``_interpreted`` counts the equations that were interpreted so far, by the text.
     budget = _PATIENCE * equation_count(program) - _interpreted[text]
     if has_effect(program.equations[0]):
         budget = 0  # starting again would repeat its effects
@@ -156,7 +157,8 @@ class _Compiled:
         """
         run = self.function
         if self.has_checks:
-            run = with_faults(run, _with_checks(program, choose("cpu"))[1])
+            _, sites = _with_checks(program, choose("cpu"))
+            run = with_faults(run, sites)
         return run(tuple(operands))
 
 
@@ -296,7 +298,8 @@ class _Interpreter:
             if is_outermost:
                 self.carry = [*consts, *carry]
 
-        return limited_while(*arguments, **params, run=self.evaluate, watch=keep)[0]
+        carry, _ = limited_while(*arguments, **params, run=self.evaluate, watch=keep)
+        return carry
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:

@@ -102,12 +102,15 @@ class Jitted(Generic[P, R]):
         # results, for arguments of other types; the second takes (args, kwargs).
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        # For other kinds of checks, see ``with_checks``.
         self._checked: dict[frozenset[str], Jitted[P, R]] = {}
+        # Functions of the values of Refs, see ``_call_with_refs``.
         self._by_refs: dict[Any, Jitted[..., Any]] = {}
         _all.add(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled for these arguments' types."""
+        # Shortcuts return an int if the arguments have other types than last time.
         last = self._last
         if last is not None and not kwargs:
             result = last(*args)
@@ -138,7 +141,10 @@ class Jitted(Generic[P, R]):
         return self._checked[wanted]
 
     def clear_cache(self) -> None:
-        """Drop the compiled code, so that the next call compiles again."""
+        """Drop the compiled code, and the shortcut of the last call to it.
+
+        The next call compiles again.
+        """
         self._cache.clear()
         self.forget_last()
 
@@ -190,8 +196,8 @@ class Jitted(Generic[P, R]):
         f64[3] x is f64[3], not f64[2]
         """
         return [
-            (", ".join(map(str, key[2])), entry.built)
-            for key, entry in self._cache.items()
+            (", ".join(map(str, types)), entry.built)
+            for (_, _, types, *_), entry in self._cache.items()
         ]
 
     def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
@@ -251,7 +257,7 @@ class Jitted(Generic[P, R]):
             entry = self._cache[key] = compiled
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
-        if WATCHERS:
+        if WATCHERS:  # a profiler, for example, runs the call
             return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))

@@ -90,7 +90,7 @@ def kept_plan(
         return None
     unpickler = _Unpickler(io.BytesIO(entry))
     types: tuple[ArrayType, ...] = unpickler.load()
-    unpickler.captured = captured(types)
+    unpickler.captured = captured(types)  # the plan refers to these arrays
     return KeptPlan(types, unpickler.load())
 
 
@@ -103,6 +103,10 @@ class _Pickler(pickle.Pickler):
 
     @override
     def persistent_id(self, obj: Any) -> Any:
+        """Return the name of a layout, or a captured array's number.
+
+        Such objects are stored by this id only; None stores the object itself.
+        """
         if obj is layout.C or obj is layout.F:
             return str(obj)
         if isinstance(obj, np.ndarray):
@@ -122,10 +126,12 @@ class _Unpickler(pickle.Unpickler):
 
     @override
     def persistent_load(self, pid: Any) -> Any:
+        """Return the layout called ``pid``, or the captured array of this number."""
         return _LAYOUTS[pid] if isinstance(pid, str) else self.captured[pid]
 
     @override
     def find_class(self, module_name: str, global_name: str) -> Any:
+        """Look up a class or function; UnpicklingError outside of these packages."""
         if module_name.partition(".")[0] not in ("arrayfn", "numpy", "ml_dtypes"):
             raise pickle.UnpicklingError(f"{module_name}.{global_name} is in no plan")
         return super().find_class(module_name, global_name)

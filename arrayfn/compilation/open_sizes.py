@@ -228,9 +228,9 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
     values: list[list[int]] = []
     for position, dim in enumerate(dims):
         # No two Dims have one size: what is done where sizes are equal is not general.
-        typical = _accepted(dim, _TYPICAL + most * position, most)
+        typical = _accepted(dim, first=_TYPICAL + most * position, count=most)
         if len(typical) < most:
-            typical = _accepted(dim, 2, most)
+            typical = _accepted(dim, first=2, count=most)
         if len(typical) < most:
             raise ArgumentError(
                 f"the Dim {dim.name} leaves {len(typical)} sizes above 1; lower the "
@@ -242,8 +242,9 @@ def samples(dims: Sequence[Dim]) -> list[Sizes]:
     lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= DEGREE)
     points = [[row[k] for row, k in zip(values, at, strict=True)] for at in lattice]
     for first in (2, _LARGE):  # the two points that check the polynomials
-        # Sizes of different Dims differ here, too.
-        ends = [_accepted(d, first + 7 * p, 1) for p, d in enumerate(dims)]
+        # Sizes of different Dims differ here, too. If the limits of a Dim allow no such
+        # size, its largest typical size is taken.
+        ends = [_accepted(d, first + 7 * p, count=1) for p, d in enumerate(dims)]
         points.append([(e or v)[-1] for e, v in zip(ends, values, strict=True)])
     names = [dim.name for dim in dims]
     return [dict(zip(names, point, strict=True)) for point in points]
@@ -265,7 +266,8 @@ def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str
     """
     from arrayfn.compilation.size_polynomials import Fit
 
-    texts = [text.replace("$(", "$ (") for text in texts]  # in comments
+    # Comments of a text may contain "$(", which begins a polynomial in a template.
+    texts = [text.replace("$(", "$ (") for text in texts]
     rows = [list(tokens(text)) for text in texts]
     first = rows[0]
     for row, sizes in zip(rows, points, strict=True):
@@ -296,8 +298,8 @@ def _refuse_structure(
 ) -> None:
     """Raise ArgumentError unless two texts differ only in numbers.
 
-    ``first`` and ``row`` are their tokens, ``text`` is the first one, of the function
-    ``name``, and ``sizes`` are those at which they were traced.
+    The texts are Programs of the function ``name``, traced at the two ``sizes``.
+    ``first`` and ``row`` are the texts' tokens, and ``text`` is the first text.
     """
     for one, other in zip(first, row, strict=False):
         is_number = one.kind == other.kind == "number"

@@ -274,6 +274,7 @@ class Operator(Generic[P, R]):
         except TypeError as error:
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
+        # Parameters of other libraries' functions that the body takes and ignores.
         hints: frozenset[str] = getattr(self.function, "hints", frozenset())
         arguments = Arguments(self.function, bound, {}, {})
         for key, value in bound.arguments.items():
@@ -302,6 +303,7 @@ class Operator(Generic[P, R]):
         kernels = state.pop("kernels")
         vars(self).update(state)
         self._signature = inspect.signature(self.function)
+        # If this process has kernels under the operator's name, keep those.
         if not self.kernels:
             for kernel in kernels:
                 KERNELS.register(kernel)

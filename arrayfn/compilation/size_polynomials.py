@@ -39,6 +39,7 @@ class Fit:
     def __init__(self, points: Sequence[Sizes], names: Sequence[str]) -> None:
         self.points = points
         self.cached: dict[tuple[str, ...], str | None] = {}
+        # For each degree, the products of sizes up to that degree, as tuples of names.
         self.monomials = [
             [
                 monomial
@@ -144,6 +145,7 @@ def printed(polynomial: Polynomial) -> str:
     for names, coefficient in polynomial.items():
         sign = "-" if coefficient < 0 else "+"
         text += sign + "*".join((str(abs(coefficient)), *names))
+    # Leave out "1*", where 1 is not a part of a longer number.
     return re.sub(r"(?<!\w)1\*", "", text).removeprefix("+") or "0"
 
 

@@ -138,7 +138,8 @@ def _check_positions(
 ) -> None:
     """Raise ArgumentError for a position that ``function`` does not take.
 
-    Negative ones count from the end. ``name`` is what the message calls them.
+    Negative ones count from the end. ``name`` is the parameter that has the positions,
+    such as ``static_argnums``, for the message.
     """
     if any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return

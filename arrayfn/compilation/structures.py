@@ -57,7 +57,7 @@ def _as_json(value: Any) -> Any:
         return {"dict": {key: _as_json(x) for key, x in value.items()}}
     if cls is dict:
         return {"map": [[_static(k, cls), _as_json(x)] for k, x in value.items()]}
-    if _fields(cls) is not None:
+    if _fields(cls) is not None:  # a named tuple
         children = [_as_json(x) for x in value]
         return {"named": [_name(cls), list(_fields(cls) or ()), children]}
     children, metadata, _ = tree.one_level(value)

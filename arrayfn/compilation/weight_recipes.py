@@ -119,7 +119,12 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         product_axes = (*range(len(batch)), *range(begin, begin + len(own)))
         order = (*batch, *own, *contracted)
         return Weights(
-            equation, side, order, len(batch), len(product_axes), product_axes
+            equation,
+            side,
+            order,
+            batch=len(batch),
+            first=len(product_axes),
+            product_axes=product_axes,
         )
     if equation.primitive is padded_convolution and (params["gives"], side) == (
         "output",
@@ -130,8 +135,14 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         leading = (*roles[GROUP], *roles[OUTER])
         rest = (k for k in range(operand.ndim) if k not in leading)
         product_axes = (*out[GROUP], *out[INNER])
-        order, batch = (*leading, *rest), len(roles[GROUP])
-        return Weights(equation, side, order, batch, len(leading), product_axes)
+        return Weights(
+            equation,
+            side,
+            order=(*leading, *rest),
+            batch=len(roles[GROUP]),
+            first=len(leading),
+            product_axes=product_axes,
+        )
     return None
 
 
@@ -263,6 +274,7 @@ def _packed_product(weights: Weights, stored: Var, x: Atom, dtype: DType) -> Ato
     axis.
     """
     axis, half = weights.first, stored.type.shape[weights.first]
+    # The contracted axis of x, which is the operand on the other side.
     along = weights.equation.params["contract"][1 - weights.side][0]
     four = Literal(4, dtypes.int8)
     # The number is in the upper 4 bits; shifting right by 4 extends its sign.

@@ -63,6 +63,7 @@ class ProgramBuilder:
         """
         copied = self._copies.get(id(array))
         aligned = in_place(array) if copied is None else copied[0]
+        # Keep ``array`` beside its copy, so that its id stays its own.
         if aligned is not array and copied is None:
             self._copies[id(array)] = aligned, array
         known = self._constants.get(id(aligned))

@@ -77,7 +77,7 @@ def _equation_lines_from(
                 for inner in value:
                     line = yield from _equation_lines_from(inner, line)
                 line += 1
-            elif type(value).__name__ == "Program":
+            elif type(value).__name__ == "Program":  # its module imports this one
                 line = yield from _equation_lines_from(value, line)
     return line + 2  # after the lines of "return" and "}"
 
@@ -153,11 +153,12 @@ def _equation_lines(
         if isinstance(value, tuple):
             lines.append(f"    {key} = (")
             for program in value:
-                lines += _indented(program, "program ", 6, column)
+                lines += _indented(program, "program ", indent=6, column=column)
                 lines[-1] += ","
             lines.append("    )")
         else:
-            lines += _indented(value, f"{key} = program ", 4, column)
+            head = f"{key} = program "
+            lines += _indented(value, head, indent=4, column=column)
     return lines
 
 
@@ -179,7 +180,7 @@ def _are_programs(value: Any) -> bool:
 
 def _atom(atom: Atom, names: dict[Var, str]) -> str:
     """Return a Var's name, or a Literal as text, such as ``1.0:f32``."""
-    if hasattr(atom, "value"):
+    if hasattr(atom, "value"):  # a Literal, whose module imports this one
         weak = "~" if atom.type.weak else ""
         value = format_param(atom.value)  # type: ignore[union-attr]
         return f"{value}:{weak}{short_name(atom.type.dtype)}"

@@ -160,10 +160,10 @@ class _Parser:
         """Split ``text`` into tokens; the arguments are those of ``parse_program``."""
         self.table = table
         self.keep_names = keep_names
-        self.comments: dict[int, str] = {}
+        self.comments: dict[int, str] = {}  # by line
         self.tokens = self._tokenize(text)
-        self.position = 0
-        self.depth = 0
+        self.position = 0  # of the next token
+        self.depth = 0  # of nested Programs and tuples
 
     def _tokenize(self, text: str) -> list[_Token]:
         """Return the tokens without spaces and comments, and a last token "end".
@@ -336,7 +336,7 @@ class _Parser:
         else:
             self.fail(f"expected a value, found {token.text!r}", token.line)
         self.expect(":")
-        weak = self.accept("~")
+        weak = self.accept("~")  # marks a weak type, as in "1.0:~f32"
         dtype = self.dtype()
         if not _holds(dtype, value):
             self.fail(f"{value!r} is not a value of {short_name(dtype)}", token.line)

@@ -97,7 +97,8 @@ def call(
             for it.
         callback: the function's name in ``FUNCTIONS``.
         results: the shape and dtype of each result, mapped axes included.
-        loops: the mapped axes, outermost first. Members are called one after the other.
+        loops: for each mapped axis, outermost first, its extent and a flag for each
+            operand. Members are called one after the other.
 
     Returns an array for each of ``results``, the members' results stacked along axis 0.
     Raises ShapeError or ArgumentError if the function returns anything else.
@@ -354,7 +355,8 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 def _debug_samples() -> Iterable[Sample]:
     """Yield a call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
-    yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
+    params = {"callback": _SAMPLE_EFFECT, "loops": ()}
+    yield Sample((x,), params, differentiate=())
 
 
 debug_callback = Primitive(

@@ -131,7 +131,7 @@ def _samples(leading: int, **params_besides: Any) -> Iterable[Sample]:
     params = {"axis_name": "i", **params_besides}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
         if dtype.kind == "c" and params_besides.get("op", "sum") != "sum":
-            continue
+            continue  # complex numbers have no maximum or minimum
         x = families.random_array(dtype, (1,) * leading + (3, 4), 80 + seed, -3.0, 3.0)
         yield Sample((x,), params)
 
@@ -153,8 +153,10 @@ def _collective(
 ) -> Primitive:
     """Make a collective Primitive of one operand, whose params name the mesh axis.
 
-    ``over_axis``, ``place`` and ``result`` are arguments of ``_batched``; ``leading``
-    and ``sample`` are arguments of ``_samples``.
+    ``over_axis`` is the batching rule along the collective's own axis. Another mapped
+    axis is moved to axis ``place`` of the operand, and is axis ``result`` of the output
+    (with ``place`` None it stays where it is). Samples have ``leading`` axes of extent
+    1 in front, and the params ``sample``.
     """
 
     def itself() -> Primitive:

@@ -212,8 +212,9 @@ def _transpose(
     if isinstance(x, Linear):
         return [_cotangent(ct, x.type, y, contract, batch, params, left=True), None]
     assert isinstance(y, Linear)
-    pair = (contract[1], contract[0]), (batch[1], batch[0])
-    return [None, _cotangent(ct, y.type, x, *pair, params, left=False)]
+    # The pairs of axes with those of y first.
+    contract, batch = (contract[1], contract[0]), (batch[1], batch[0])
+    return [None, _cotangent(ct, y.type, x, contract, batch, params, left=False)]
 
 
 def _cotangent(

@@ -102,6 +102,7 @@ class Residuals:
             length = self.whole.params["length"]
             stacked = type.with_shape((length, *type.shape))
             stack = Var(stacked.with_varying(type.varying))
+            # ``stacked`` has the new stacks of the known loop, ``stacks`` all of them.
             self.stacks[var] = self.stacked[var] = stack
             self.read(var)
             return
@@ -154,6 +155,8 @@ class Residuals:
                 return None
             recipe[value] = definition
             pending += [a for a in definition.inputs if isinstance(a, Var)]
+        # The linear loop reads the slices and constants in ``sliced`` and ``fixed``
+        # already. Scalars are not counted.
         new_arrays = [
             v for v in leaves if v.type.shape and v not in self.sliced | self.fixed
         ]

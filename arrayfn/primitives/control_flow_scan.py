@@ -90,10 +90,12 @@ def _jvp(
     )
     # The jvp has all primals first, then all tangents. A scan's body needs the
     # constants first, then the carry, then the slices, each with its tangents.
-    inner = split_by_counts(
+    in_consts, in_carry, in_xs, in_dconsts, in_dcarry, in_dxs = split_by_counts(
         body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies)
     )
-    outer = split_by_counts(body.outputs, carry, ys, sum(varies))
+    out_carry, out_ys, out_dcarry, out_dys = split_by_counts(
+        body.outputs, carry, ys, sum(varies)
+    )
     results_flat = as_list(
         scan(
             *values,
@@ -104,8 +106,8 @@ def _jvp(
             *not_none(to_xs),
             program=arranged(
                 body,
-                [*inner[0], *inner[3], *inner[1], *inner[4], *inner[2], *inner[5]],
-                [*outer[0], *outer[2], *outer[1], *outer[3]],
+                [*in_consts, *in_dconsts, *in_carry, *in_dcarry, *in_xs, *in_dxs],
+                [*out_carry, *out_dcarry, *out_ys, *out_dys],
             ),
             consts=consts + sum(of_consts),
             carry=carry + sum(varies),
@@ -236,10 +238,12 @@ def _linear_scan(
     """
     step = parts.linear
     consts, carry, slices = unknown
-    inside = split_by_counts(step.inputs[parts.residuals :], len(consts), len(carry))
+    in_consts, in_carry, in_slices = split_by_counts(
+        step.inputs[parts.residuals :], len(consts), len(carry)
+    )
     program = Program(
         step.name,
-        (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
+        (*kept.fixed, *in_consts, *in_carry, *kept.sliced, *in_slices),
         (
             *kept.recomputed,
             *(q for q in step.equations if q not in kept.recomputed),
@@ -292,10 +296,10 @@ def _transpose(
     known_xs = not_linear(inputs[consts + carry :])
     step = _backward_step(
         body,
-        len(known_consts) + len(known_xs),
-        len(known_consts),
-        sums_exist,
-        sum(carry_exists),
+        known=len(known_consts) + len(known_xs),
+        consts=len(known_consts),
+        sums_exist=sums_exist,
+        state=sum(carry_exists),
     )
     summed = selected(selected(inputs[:consts], consts_linear), sums_exist)
     sums = [views.zeros(x.type) for x in summed]
@@ -360,6 +364,9 @@ def _transposed_body(
     linear_consts = sum(consts_linear)
     ys_exist = [ct is not None for ct in ct_ys]
     no_xs = [False] * sum(xs_linear)
+    # ``exists`` says which linear constants, then which carries, have a cotangent. Only
+    # carries and ys are outputs of the body. Cotangents that exist are returned also if
+    # this iteration contributes nothing to them.
     return fixed_point(
         lambda exists: transpose(
             program, linear, [*exists[linear_consts:], *ys_exist], [*exists, *no_xs]

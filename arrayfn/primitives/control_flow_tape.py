@@ -247,7 +247,8 @@ class _Recording:
         """Emit iterations until the loop ends, or ``limit`` of them if it is not None.
 
         ``carry`` has a count of iterations, the loop's carry, and whether the loop goes
-        on. Returns the final ``carry``.
+        on. ``fixed`` has the constants of the condition (``for_cond`` many), then those
+        of the body. Returns the final ``carry``.
         """
 
         def goes_on(consts: Values, values: Values) -> Atom:

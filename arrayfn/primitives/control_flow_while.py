@@ -81,7 +81,9 @@ def _jvp(
     types = [x.type for x in selected(state, varies)]
     initial_tangents = views.dense(selected(state_tangents, varies), types)
     # The jvp has all primals first; a loop's body needs all constants first.
-    inner = split_by_counts(body.inputs, body_consts, len(state), sum(of_consts))
+    in_consts, in_carry, in_dconsts, in_dcarry = split_by_counts(
+        body.inputs, body_consts, len(state), sum(of_consts)
+    )
     unused = [Var(x.type) for x in initial_tangents]
     outputs = as_list(
         while_loop(
@@ -94,7 +96,7 @@ def _jvp(
                 cond_program, [*cond_program.inputs, *unused], cond_program.outputs
             ),
             body_program=arranged(
-                body, [*inner[0], *inner[2], *inner[1], *inner[3]], body.outputs
+                body, [*in_consts, *in_dconsts, *in_carry, *in_dcarry], body.outputs
             ),
             cond_consts=cond_consts,
             body_consts=body_consts + sum(of_consts),
@@ -133,6 +135,7 @@ def _batch(
         x is not y for x, y in zip(body_program.outputs, carry_inputs, strict=True)
     ]
     while True:
+        # The last argument of ``batch`` marks outputs that must be mapped in any case.
         condition, (is_condition_mapped,) = batch(
             cond_program, axis_size, [*of_cond, *varies], [False]
         )
@@ -271,6 +274,7 @@ def _split(
 
     parts, varies = fixed_point(split_body, varies)
     condition: Program = params["cond_program"]
+    # The last argument says which outputs must be unknown in any case.
     stops = split(condition, [*of_cond, *varies], [False])
     if stops.unknown[0]:
         raise DifferentiationError(
@@ -301,9 +305,9 @@ def _samples() -> Iterable[Sample]:
         yield Sample(
             (
                 np.asarray(limit, np.int32),
-                random_array(dtypes.float32, (2,), 76, 0.5, 1.5),
-                np.asarray(0, np.int32),
-                random_array(dtypes.float32, (2,), 77, 0.5, 1.5),
+                random_array(dtypes.float32, (2,), 76, 0.5, 1.5),  # w
+                np.asarray(0, np.int32),  # k
+                random_array(dtypes.float32, (2,), 77, 0.5, 1.5),  # x
             ),
             {
                 "cond_program": built("goes_on", condition, [count, count, vector]),

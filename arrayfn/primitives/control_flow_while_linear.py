@@ -169,7 +169,7 @@ def _batch(
         program,
         axis_size,
         [dim is not None for dim in dims],
-        [False] * len(program.outputs),
+        [False] * len(program.outputs),  # outputs that must be mapped in any case
     )
     return emitted(mapped, operands), [0 if v else None for v in varies]
 
@@ -283,13 +283,16 @@ class _Backwards:
         iterations = e.mul(numbers, stride)
         carry = [trips, top, iterations, *tapes, *cotangents]
         results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
+        # Without ``trips``, ``top``, ``iterations`` and the tapes.
         return results[3 + self.taped_count :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
         """Emit one backward iteration: find the carry before it, pull cotangents back.
 
         ``fixed`` are the known step's constants. ``carry`` has the number of iterations
-        left, ``top``, ``iterations``, the tapes, and the sums and cotangents.
+        left, ``top``, ``iterations``, the tapes, and the sums and cotangents. The first
+        ``top`` entries of the tapes are in use; entry k has the carry before iteration
+        ``iterations[k]``.
         """
         iterations_left, top, iterations, *rest = carry
         tapes, cotangents = split_by_counts(rest, self.taped_count)
@@ -327,7 +330,7 @@ class _Backwards:
         pieces = e.add(e.floor_divide(free_entries, 2), 1)
         # The length of a piece: ceil(distance / pieces).
         steps = e.floor_divide(e.sub(e.add(distance, pieces), 1), pieces)
-        state = repeat(
+        _, *state = repeat(
             lambda consts, v: discrete.lt(v[0], consts[-1]),
             lambda consts, v: [
                 e.add(v[0], 1),
@@ -335,7 +338,7 @@ class _Backwards:
             ],
             [*consts, steps],
             [count_of(0), *(read(t, last) for t in tapes)],
-        )[1:]
+        )
         return [
             e.add(top, 1),
             write(iterations, e.add(iteration, steps), top),
@@ -379,8 +382,8 @@ def _samples() -> Iterable[Sample]:
     tape[0], tape[1] = x, np.sin(w * x)
     yield Sample(
         (
-            np.asarray(2, np.int64),
-            np.asarray(2, np.int64),
+            np.asarray(2, np.int64),  # the number of iterations
+            np.asarray(2, np.int64),  # the tape's stride
             tape,
             w,
             random_array(dtypes.float32, (2,), 80, -1.0, 1.0),
@@ -392,7 +395,7 @@ def _samples() -> Iterable[Sample]:
             "consts": 1,
             "linear_consts": 0,
         },
-        (4,),
+        differentiate=(4,),  # the last input, the tangent of x
     )
 
 

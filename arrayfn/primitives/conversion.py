@@ -135,13 +135,14 @@ def _samples() -> Iterable[Sample]:
             if source in dtypes.COMPLEX and target not in dtypes.COMPLEX:
                 continue
             pair = {source, target}
+            # Of storage types, only conversions to float32, from it and among them.
             if pair & dtypes.STORAGE and pair - dtypes.STORAGE - {dtypes.float32}:
                 continue
             low = 0.0 if target in dtypes.UNSIGNED else -3.0
             x = random_array(source, (3, 5), 11, low, 3.0)
             # The steps of a rounding to float8 hide its derivative.
             wrt = () if target in dtypes.FLOAT8 else None
-            yield Sample((x,), {"dtype": target}, wrt)
+            yield Sample((x,), {"dtype": target}, differentiate=wrt)
     for source in (dtypes.float16, dtypes.bfloat16):
         x = random_array(source, (3, 5), 11, -3.0, 3.0)
         yield Sample((x,), {"dtype": dtypes.float32, "excess": True})

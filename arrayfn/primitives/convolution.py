@@ -257,6 +257,8 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
         w: the kernel's type.
         form: the params of the convolution that is transposed.
     """
+    # These have the axes of an array by role: group, contracted (INNER), only in this
+    # operand and the output (OUTER), and spatial.
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
     if not ct.type.size:
@@ -389,15 +391,15 @@ def _samples() -> Iterable[Sample]:
         )
         return Sample((x, w), {**names, "strides": strides, "dilations": dilations})
 
-    yield sample(((2, 5, 6, 2), (3, 2, 2, 3)), SIDES_NHWC, (1, 2), (1, 2), 81)
-    yield sample(((1, 4, 3, 2), (1, 1, 2, 3)), SIDES_NHWC, (2, 1), (1, 1), 82)
-    yield sample(((2, 2, 3, 5), (2, 2, 3, 2)), _GROUPED, (2,), (1,), 83)
-    yield sample(((2, 3, 1, 7), (3, 2, 1, 3)), _GROUPED, (1,), (2,), 84)
-    yield sample(((3, 4), (2, 4)), _PLAIN, (), (), 85)
+    yield sample(((2, 5, 6, 2), (3, 2, 2, 3)), SIDES_NHWC, (1, 2), (1, 2), seed=81)
+    yield sample(((1, 4, 3, 2), (1, 1, 2, 3)), SIDES_NHWC, (2, 1), (1, 1), seed=82)
+    yield sample(((2, 2, 3, 5), (2, 2, 3, 2)), _GROUPED, (2,), (1,), seed=83)
+    yield sample(((2, 3, 1, 7), (3, 2, 1, 3)), _GROUPED, (1,), (2,), seed=84)
+    yield sample(((3, 4), (2, 4)), _PLAIN, (), (), seed=85)
     for position, dtype in enumerate(dtypes.COMPUTED):
         if dtype != dtypes.bool_:
             shapes = ((2, 2, 6), (3, 2, 3))
-            yield sample(shapes, SIDES_NCH, (1,), (1,), 86 + position, dtype)
+            yield sample(shapes, SIDES_NCH, (1,), (1,), seed=86 + position, dtype=dtype)
 
 
 conv_general = Primitive(

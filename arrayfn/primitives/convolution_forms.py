@@ -76,7 +76,8 @@ def convolution_factors(
         for name, role in roles_of_factor:
             for k, axis in enumerate(roles[name][role]):
                 dims[name][axis] = count + k
-        count += len(roles[roles_of_factor[0][0]][roles_of_factor[0][1]])
+        first_name, first_role = roles_of_factor[0]
+        count += len(roles[first_name][first_role])
     inputs = tuple(tuple(dims[name]) for name in ARRAYS[gives])
     result = tuple(dims[gives])
     used = {f for input_factors in inputs for f in input_factors if f is not None}
@@ -111,6 +112,7 @@ class Form:
         parts = sorted(
             zip(self.lhs[SPATIAL], sizes, self.strides, self.dilations, strict=True)
         )
+        # The axes of all parts, then the sizes, the strides and the dilations.
         return SlidingWindows(*zip(*parts, strict=True) if parts else ((),) * 4)
 
 

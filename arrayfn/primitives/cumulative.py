@@ -126,6 +126,7 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
 
     A negative ``step`` moves towards index 0.
     """
+    # For each axis (before, after, between elements); a negative number cuts off.
     config = tuple(
         (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
     )
@@ -146,7 +147,9 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
         (a, da), (b, db) = earlier, later
         return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
 
-    return _doubling((x, t), (1, 0), combine, axis, reverse)[1]
+    # (1, 0) is the product of no elements, and its tangent.
+    _, tangent = _doubling((x, t), (1, 0), combine, axis, reverse)
+    return tangent
 
 
 def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:

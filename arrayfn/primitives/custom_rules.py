@@ -138,16 +138,18 @@ def _jvp_batch(
             member_rule, out_varies = named_jvp
             inputs = [*mapped, *selected(mapped, varies)]
             outputs = [True] * len(member_rule.outputs)
-            return batch(member_rule, axis_size, inputs, outputs)[0], out_varies
+            batched_rule, _ = batch(member_rule, axis_size, inputs, outputs)
+            return batched_rule, out_varies
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
         outputs = [True] * len(jvp_body.outputs)
-        mapped_rule = batch(jvp_body, axis_size, [*mapped, *mapped], outputs)[0]
+        mapped_rule, _ = batch(jvp_body, axis_size, [*mapped, *mapped], outputs)
+    batched_body, _ = batch(body, axis_size, mapped, [True] * count)
     results = custom_jvp(
         *mapped_axes_first(inputs, dims),
         name=name,
-        body=batch(body, axis_size, mapped, [True] * count)[0],
+        body=batched_body,
         jvp_body=mapped_rule,
         **_closing_over(captured),
     )
@@ -272,10 +274,11 @@ def _vjp_batch(
         forward_program, backward_rule = batched_name, batched_name
     else:
         forward_program, backward_rule = batched_rules(forward, backward)
+    batched_body, _ = batch(body, axis_size, mapped, [True] * count)
     results = custom_vjp(
         *mapped_axes_first(inputs, dims),
         name=name,
-        body=batch(body, axis_size, mapped, [True] * count)[0],
+        body=batched_body,
         forward=forward_program,
         backward=backward_rule,
         **_closing_over(captured),

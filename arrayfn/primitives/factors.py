@@ -48,8 +48,7 @@ def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
     """
     operand_axis = {axis: k for k, axis in enumerate(axes)}
     dims = tuple(
-        k if x.shape[k] == shape[axis] else None
-        for axis, k in sorted(operand_axis.items(), key=lambda pair: pair[1])
+        k if x.shape[k] == shape[axis] else None for k, axis in enumerate(axes)
     )
     result_axes = range(len(shape))
     out = tuple(

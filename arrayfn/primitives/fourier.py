@@ -103,7 +103,7 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
 def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
     """Compute the transform by NumPy's function ``kind``, along the last axis."""
     options = {"norm": norm}
-    return np.asarray(_FUNCTIONS[kind](x, length, -1, **options))
+    return np.asarray(_FUNCTIONS[kind](x, n=length, axis=-1, **options))
 
 
 def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) -> Atom:

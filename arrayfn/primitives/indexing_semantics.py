@@ -167,8 +167,9 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         In mode "clip" windows out of bounds are moved inside first.
         """
         geometry = Windows(**windows)
+        sizes = geometry.sizes(x.ndim, updates.shape)
         positions, inside = geometry.positions(
-            x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
+            x.shape, indices, sizes, clip=mode == "clip"
         )
         result = np.array(x, order="C")
         with np.errstate(all="ignore"):
@@ -212,15 +213,16 @@ def gather_samples() -> Iterable[Sample]:
             (_FIRST, (3, 4), corners[:, 1:], (2, 1)),
         ):
             params = {"sizes": sizes, "mode": mode, "fill_value": fill}
-            x = _values(shape, 71)
+            x = _values(shape, seed=71)
             yield Sample((x, indices), {**geometry.params(), **params})
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
-        x = _values((4, 3), 72 + position, dtype)
+        x = _values((4, 3), seed=72 + position, dtype=dtype)
         fill = default_fill(dtype)
         params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
         # A NaN would hide the finite differences of elements around it.
         wrt = None if fill == fill else ()
-        yield Sample((x, rows.astype(np.uint8)), {**_ROWS_OF.params(), **params}, wrt)
+        params |= _ROWS_OF.params()
+        yield Sample((x, rows.astype(np.uint8)), params, differentiate=wrt)
 
 
 def scatter_samples(
@@ -241,8 +243,11 @@ def scatter_samples(
     def samples() -> Iterable[Sample]:
         """Yield samples of every mode, window form and dtype."""
         real = dtypes.float32
+        # Windows of single elements of a vector.
+        single = Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,))
         for mode in SCATTER_MODES:
             for unique, indices in ((False, repeated), (True, unique_targets)):
+                # Clipping may move an index out of bounds to the target of another.
                 if unique and mode == "clip":
                     indices = unique_targets[:2]
                 n = len(indices)
@@ -250,23 +255,26 @@ def scatter_samples(
                 wrt = (0,) if unique_only and not unique else None
                 for geometry, shape, sample_indices, window in (
                     (_ROWS_OF, (4, 3), indices, (n, 3)),
-                    (Windows((), (0,), (0,)), (4,), indices, (n,)),
+                    (single, (4,), indices, (n,)),
                     (_BATCHED, (n, 4), indices, (n, 1)),
                 ):
                     inputs = (
-                        draw(real, shape, 73),
+                        draw(real, shape, seed=73),
                         sample_indices,
-                        draw(real, window, 74),
+                        draw(real, window, seed=74),
                     )
-                    yield Sample(inputs, {**geometry.params(), **params}, wrt)
+                    yield Sample(
+                        inputs, {**geometry.params(), **params}, differentiate=wrt
+                    )
         patches = np.array([[0, 1], [2, 2], [1, 0]], np.int64)
         params = {"mode": "drop", "unique_indices": False}
         wrt = (0,) if unique_only else None
         inputs = (draw(real, (4, 5), 75), patches, draw(real, (3, 2, 3), 76))
-        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, wrt)
+        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, differentiate=wrt)
+        params |= _ROWS_OF.params()
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in allowed:
                 x, y = draw(dtype, (4, 3), 77), draw(dtype, (7, 3), 78 + position)
-                yield Sample((x, repeated, y), {**_ROWS_OF.params(), **params}, wrt)
+                yield Sample((x, repeated, y), params, differentiate=wrt)
 
     return samples

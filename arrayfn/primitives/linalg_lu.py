@@ -277,11 +277,13 @@ def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Ba
     If only ``b`` is mapped, and has no other batch axes, one solve has all members'
     columns side by side.
     """
-    if dims[1] is not None or inputs[0].type.ndim > 3:
+    b, a = inputs
+    # ``map_sides`` is for one matrix: b has its two axes and the mapped one.
+    if dims[1] is not None or b.type.ndim > 3:
         return [solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
     assert dims[0] is not None
-    b, a = inputs
-    return [map_sides(functools.partial(solve, **params), b, a, dims[0], 1)], [0]
+    solve_sides = functools.partial(solve, **params)
+    return [map_sides(solve_sides, b, a, dims[0], free=1)], [0]
 
 
 def _solve_samples() -> Iterable[Sample]:

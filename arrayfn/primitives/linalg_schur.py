@@ -146,8 +146,8 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing
         # SciPy's gees takes a function that selects eigenvalues; it is not called.
-        results = m.lapack("gees", x.dtype)(lambda *_: None, matrix)
-        t, z, info = results[0], results[-3], results[-1]
+        # Of the results, the dimension, the eigenvalues and the workspace are not used.
+        t, *_, z, _, info = m.lapack("gees", x.dtype)(lambda *_: None, matrix)
         if info:
             t, z = t * np.nan, z * np.nan
         return t.T, z.T

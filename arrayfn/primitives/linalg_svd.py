@@ -147,10 +147,12 @@ def _samples() -> Iterable[Sample]:
         yield Sample((x,), {"full": False})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2), 296),), {"full": True})
     # Square factors are unique up to the signs of the columns beyond the rank.
-    yield Sample(
-        (m.random_matrices(dtypes.float32, (2, 4, 3), 297),), {"full": True}, ()
-    )
-    yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
+    for dtype, shape, seed in (
+        (dtypes.float32, (2, 4, 3), 297),
+        (dtypes.float64, (3, 4), 298),
+    ):
+        x = m.random_matrices(dtype, shape, seed)
+        yield Sample((x,), {"full": True}, differentiate=())
 
 
 svd = m.matrix_primitive(

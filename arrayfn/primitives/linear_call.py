@@ -158,7 +158,9 @@ def _batch(
         """Map ``program`` by the mapped constants and all other inputs."""
         others = len(program.inputs) - consts
         every = [True] * len(program.outputs)
-        return batch(program, axis_size, [*mapped, *[True] * others], every)[0]
+        is_mapped = [*mapped, *[True] * others]
+        result, _ = batch(program, axis_size, is_mapped, every)
+        return result
 
     outputs = linear_call(
         *fixed,

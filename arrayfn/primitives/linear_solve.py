@@ -138,7 +138,9 @@ def _transpose(
             "the transpose of a function that is not linear was asked for: the "
             "solution of a linear system is linear in its right-hand side alone"
         )
+    transposed_matvec, transposed_body = transposed
     operands = inputs[consts:]
+    # Cotangents and results after the first ``len(operands)`` are of auxiliary results.
     dense_cotangents = [
         views.zeros(x.type) if ct is None else ct
         for x, ct in zip(operands, cotangents, strict=False)
@@ -146,8 +148,8 @@ def _transpose(
     solution = linear_solve(
         *fixed,
         *dense_cotangents,
-        body=transposed[1],
-        matvec=transposed[0],
+        body=transposed_body,
+        matvec=transposed_matvec,
         transposed=(matvec, body),
         consts=consts,
     )
@@ -182,7 +184,8 @@ def _batch(
         """Map ``program`` by the mapped constants and the right-hand side."""
         input_flags = [*mapped, *[True] * len(mapped_sides)]
         every = [True] * len(program.outputs)
-        return batch(program, axis_size, input_flags, every)[0]
+        result, _ = batch(program, axis_size, input_flags, every)
+        return result
 
     outputs = linear_solve(
         *fixed,

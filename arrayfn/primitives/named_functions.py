@@ -43,7 +43,7 @@ class FunctionTable:
         self._by_name: weakref.WeakValueDictionary[str, NamedFunction] = (
             weakref.WeakValueDictionary()
         )
-        self._kept: dict[str, NamedFunction] = {}
+        self._kept: dict[str, NamedFunction] = {}  # those that stay alive
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
         """Make a unique name ``label#number`` for ``function``, and add it."""

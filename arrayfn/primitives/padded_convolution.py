@@ -245,11 +245,11 @@ def _third_array(
     ``params`` are the params of another equation of this convolution, of which
     ``gives`` and ``extents`` are replaced.
     """
-    names = ARRAYS[gives]
+    first, second = ARRAYS[gives]
     params = {**params, "gives": gives}
     spatial = params[ROLES[gives]][SPATIAL]
     params["extents"] = () if gives == "output" else tuple(like[a] for a in spatial)
-    return padded_convolution(arrays[names[0]], arrays[names[1]], **params)
+    return padded_convolution(arrays[first], arrays[second], **params)
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
@@ -284,8 +284,9 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 def _batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     """The batching rule: the mapped axis becomes a group, batch or channel axis.
 
-    ``_MAPPED`` has its role in each array, by the arrays that are mapped: one or both
-    inputs, and always the result.
+    The param ``gives`` names the array that is computed ("output", "operand" or
+    "kernel"); the inputs are the other two. ``_MAPPED`` has the axis's role in each
+    array, by the arrays that are mapped: one or both inputs, and always the result.
     """
     gives = params["gives"]
     mapped = {

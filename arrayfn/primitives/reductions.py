@@ -339,7 +339,7 @@ def _arg_reduction(
         kernel=Composition(_first_position(extremum)),
         jvp=ZERO_TANGENT,
         transpose=NOT_LINEAR,
-        batch=batched_along(
+        batch=batched_along(  # with the mapped axis in front of the others
             lambda x, axis, dtype: primitive(x, axis=axis + 1, dtype=dtype)
         ),
         samples=samples,

@@ -30,7 +30,7 @@ from arrayfn.primitives.emitters import move_axis
 
 def _types(x: ArrayType, *, mesh: Mesh, spec: PartitionSpec) -> ArrayType:
     """Type rule: the operand's type, if ``spec`` can cut it over ``mesh``."""
-    NamedSharding(mesh, spec).shard_shape(x.shape)
+    NamedSharding(mesh, spec).shard_shape(x.shape)  # raises an error if it cannot
     return x.plain()
 
 

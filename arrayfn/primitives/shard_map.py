@@ -227,6 +227,7 @@ def _jvp(
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     wrt = [t is not None for t in tangents]
     count = len(body.outputs)
+    # The body's last inputs are the member's indices, which have no tangents.
     program, varies = jvp(body, [*wrt, *no_indices], [False] * count)
     program = _indices_last(program, len(no_indices), len(primals))
     results = _emit(

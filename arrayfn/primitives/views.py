@@ -164,7 +164,7 @@ def _broadcast_transpose(
     summed += [
         axis
         for axis, extent in zip(axes, type.shape, strict=True)
-        if extent == 1 != shape[axis]
+        if extent == 1 != shape[axis]  # repeated along the axis
     ]
     if summed:
         ct = emitters.reduce_sum(ct, axes=tuple(sorted(summed)))

@@ -84,7 +84,12 @@ def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Wi
         begin = count_along(shape, geometry.axes[k], geometry.strides[k])
         coordinates.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
     kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
-    windows = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=geometry.axes,
+        indexed_axes=geometry.axes,
+        batch=(kept, kept),
+    )
     return positions_of(coordinates), windows
 
 
@@ -314,7 +319,12 @@ class _Phases:
         return slicing.block(x, start, limit)
 
     def sums(self, offsets: Sequence[int]) -> Atom:
-        """Emit the sums for the phase of elements at ``offsets`` modulo the strides."""
+        """Emit the sums for the phase of elements at ``offsets`` modulo the strides.
+
+        Element i of the phase may be in window i - n for each ``distance`` n up to
+        ``max_distance``. It gets that window's value if the window's position is this
+        element.
+        """
         sizes, strides = self.geometry.sizes, self.geometry.strides
         compute_dtype = dtypes.compute_dtype(self.values.type.dtype)
         zero = conversion.literal(0, compute_dtype)
@@ -353,10 +363,7 @@ def _interleaved(
     ``phase(offsets)`` returns the elements ``offset + i * stride`` along each of
     ``axes``, for one offset below each stride. All phases have the same shape.
     """
-    parts = [
-        phase(position_in_window)
-        for position_in_window in itertools.product(*map(range, strides))
-    ]
+    parts = [phase(offsets) for offsets in itertools.product(*map(range, strides))]
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].type.shape

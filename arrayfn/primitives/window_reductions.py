@@ -77,6 +77,7 @@ def _reduce_expansion(
         if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
             return _blocks(reduction, x, geometry)
         # One axis after the other: each replaces the axis by its windows' results.
+        # The params: axes, sizes, strides and dilations (``_padded`` left no padding).
         parts = zip(*geometry.params().values(), strict=True)
         for axis, size, stride, dilation in parts:
             x = _along_axis(combine, x, axis, size, stride, dilation)
@@ -156,9 +157,10 @@ def _along_axis(
     windows combine single elements.
     """
     if size <= UNROLLED // 2:
-        return _folded(
-            combine, SlidingWindows((axis,), (size,), (stride,), (step,)).taps(x)
+        windows = SlidingWindows(
+            (axis,), sizes=(size,), strides=(stride,), dilations=(step,)
         )
+        return _folded(combine, windows.taps(x))
     count = x.type.shape[axis] - (size - 1) * step
     total: Atom | None = None
     # powers[i] is the window of ``power`` elements that begins at element i.
@@ -178,7 +180,9 @@ def _along_axis(
         )
         power *= 2
     assert total is not None
-    return SlidingWindows((axis,), (1,), (stride,), (1,)).tap(total, (0,))
+    # ``total`` has a window at each element: take each ``stride``-th one.
+    single = SlidingWindows((axis,), sizes=(1,), strides=(stride,), dilations=(1,))
+    return single.tap(total, (0,))
 
 
 def _window_reduction(
@@ -226,8 +230,8 @@ def _window_reduction(
             yield Sample((x,), geometry.params())
         x = families.random_array(dtypes.float32, (60, 2), 64, -3.0, 3.0)
         for geometry in (
-            SlidingWindows((0,), (37,), (2,), (1,)),
-            SlidingWindows((0,), (40,), (40,), (1,)),
+            SlidingWindows((0,), sizes=(37,), strides=(2,), dilations=(1,)),
+            SlidingWindows((0,), sizes=(40,), strides=(40,), dilations=(1,)),
             BORDERED,
         ):
             yield Sample((x,), geometry.params())
@@ -389,7 +393,8 @@ def _window_arg_reduction(
             x = families.random_array(dtype, shape, 66 + position, -2.0, 2.0)
             yield Sample((x,), geometry.params())
         x = families.random_array(dtypes.int32, (45, 2), 67, -3.0, 3.0)
-        yield Sample((x,), SlidingWindows((0,), (37,), (2,), (1,)).params())
+        long = SlidingWindows((0,), sizes=(37,), strides=(2,), dilations=(1,))
+        yield Sample((x,), long.params())
         yield Sample((x,), BORDERED.params())
 
     return Primitive(

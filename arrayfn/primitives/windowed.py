@@ -292,6 +292,7 @@ def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
     config = [(0, 0, 0)] * ndim
     for axis, stride in zip(geometry.axes, geometry.strides, strict=True):
         count = windows.type.shape[axis]
+        # The zeros before, after and between the elements.
         config[axis] = (0, x.shape[axis] - (count - 1) * stride - 1, stride - 1)
     zero = conversion.literal(0, x.dtype)
     return slicing.pad(windows, zero, config=tuple(config))

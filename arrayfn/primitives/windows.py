@@ -93,10 +93,10 @@ class Windows:
         The mapped axis is a batch axis of operand and indices.
         """
         return Windows(
-            shifted(self.window_axes),
-            shifted(self.collapsed_axes),
-            shifted(self.indexed_axes),
-            ((0, *shifted(self.batch[0])), (0, *shifted(self.batch[1]))),
+            window_axes=shifted(self.window_axes),
+            collapsed_axes=shifted(self.collapsed_axes),
+            indexed_axes=shifted(self.indexed_axes),
+            batch=((0, *shifted(self.batch[0])), (0, *shifted(self.batch[1]))),
         )
 
     def mapped_operand(self) -> Windows:
@@ -105,10 +105,10 @@ class Windows:
         The mapped axis is a window axis: each window spans all members.
         """
         return Windows(
-            (0, *shifted(self.window_axes)),
-            shifted(self.collapsed_axes),
-            shifted(self.indexed_axes),
-            (shifted(self.batch[0]), self.batch[1]),
+            window_axes=(0, *shifted(self.window_axes)),
+            collapsed_axes=shifted(self.collapsed_axes),
+            indexed_axes=shifted(self.indexed_axes),
+            batch=(shifted(self.batch[0]), self.batch[1]),
         )
 
     def mapped_indices(self) -> Windows:
@@ -197,8 +197,10 @@ class Windows:
         """Return (position of each element of the windows, whether it is in bounds).
 
         Both have the shape of the array of windows. Positions are flat row-major
-        indices of the operand. With ``clip``, windows are moved inside; otherwise the
-        positions of a window that is out of bounds are meaningless.
+        indices of the operand, which has the shape ``operand``. ``sizes`` are the
+        extents of a window along the operand's axes. With ``clip``, windows are moved
+        inside; otherwise the positions of a window that is out of bounds are
+        meaningless.
         """
         ndim = len(self.shape(indices.shape, sizes))
         outer = [axis for axis in range(ndim) if axis not in self.window_axes]

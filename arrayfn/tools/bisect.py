@@ -151,7 +151,8 @@ class _Search:
             compiled = self.backend.lower(whole, frozenset())
             # The Program is stored too: while it lives, no other object has its id.
             self.loaded[key] = program, self.backend.load(compiled)
-        return self.results(self.loaded[key][1], program, inputs)
+        _, executable = self.loaded[key]
+        return self.results(executable, program, inputs)
 
     def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
         """Run ``program`` with all Vars as outputs; return the value of each Var."""
@@ -400,6 +401,7 @@ def _nan(
 ) -> Fault:
     """Return the fault of ``equation``, whose ``results`` have a NaN."""
     with np.errstate(all="ignore"):
+        # Only the values are shown, not the bounds, so no runs are needed.
         judged = oracle(_single(equation), operands, samples=0)
     return _fault_of(program, equation, operands, results, judged, kind="nan")
 

@@ -174,7 +174,9 @@ def _compared(
 ) -> Comparison:
     """Compare all implementations on operands ``args`` and ``static`` arguments.
 
-    ``count`` is (the number of timed calls, the number of warm-up calls).
+    ``chosen`` has the backends, the engines (other libraries), and the functions
+    ``against`` which to compare, by the engine's name. ``count`` is (the number of
+    timed calls, the number of warm-up calls).
     """
     _check(args)
     repeats, warmup = count
@@ -368,15 +370,16 @@ def roof(backend: str, dtype: type = np.float32) -> Roof:
     # little of the time.
     larger = 1 if is_host else 4
     side = larger * _SIDE
-    array = np.zeros(larger * _COPIED // 4, np.float32)
+    array = np.zeros(larger * _COPIED // 4, np.float32)  # _COPIED is in bytes
     matrix = np.ones((side, side), dtype)
     if not is_host:
         array, matrix = device_put((array, matrix), backend)
     copied = jit(lambda x: -x, device=backend)
     multiplied = jit(lambda x: x @ x, device=backend)
     return Roof(
-        2 * array.nbytes / min(_times(lambda: copied(array), 2, 5)),
-        2 * side**3 / min(_times(lambda: multiplied(matrix), 2, 5)),
+        # A copy reads and writes each byte.
+        2 * array.nbytes / min(_times(lambda: copied(array), warmup=2, repeats=5)),
+        2 * side**3 / min(_times(lambda: multiplied(matrix), warmup=2, repeats=5)),
     )
 
 

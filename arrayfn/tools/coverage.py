@@ -82,8 +82,8 @@ def primitive_rows() -> Iterator[Row]:
     """Yield the row of each primitive, in the order of the table."""
     for row in ROWS:
         cells = (
-            Cell("rule"),
-            Cell("NumPy"),
+            Cell("rule"),  # of types
+            Cell("NumPy"),  # the reference
             _kernel_cell(row, lower_cpu.lower),
             _kernel_cell(row, lower_cuda.lower),
             _rule_cell(row.jvp),

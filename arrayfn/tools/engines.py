@@ -139,13 +139,13 @@ def counterpart(operator: str, engine: str) -> Call | None:
 
 
 def _np_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
-    """``nn.softmax`` in NumPy."""
+    """``nn.softmax`` in NumPy; ``where`` is ignored."""
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)
 
 
 def _np_log_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
-    """``nn.log_softmax`` in NumPy."""
+    """``nn.log_softmax`` in NumPy; ``where`` is ignored."""
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 

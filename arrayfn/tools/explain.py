@@ -126,6 +126,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """
     jitted = function if isinstance(function, Jitted) else jit(function)
     lowered = jitted.lower(*args, **kwargs)
+    # Kernels found in the disk cache so far, and kernels compiled.
     hits, misses = COUNTS["hits"], COUNTS["misses"]
     begin = time.perf_counter()
     if not lowered.backend.info().missing:

@@ -220,6 +220,7 @@ def oracle(
         if have is not None and not violated(judged(), have):
             break
         chance = _CHANCES[k % len(_CHANCES)]
+        # Each round of chances meets the excesses shifted by one more place.
         excess = _EXCESS[(k // len(_CHANCES) + k) % len(_EXCESS)]
         rounding = _Rounding(random, chance, excess, exact.counts)
         runs.append(evaluate(widened(program, rounding), given))
@@ -360,12 +361,13 @@ class _Rounding:
         """Ignore the count of iterations."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Round half-precision operands, where they are read rounded.
+        """Round some of the half-precision operands of ``equation``.
 
-        Operands of JUMPS, and of equations with results of another dtype, are always
-        rounded, others with probability ``1 - excess``. If ``excess`` is 0, results
-        have been rounded already. A conversion marked by ``excess`` reads its operand
-        as it is.
+        The interpreter has results in float64, which kernels may keep in float32
+        instead of rounding to 16 bits. Operands of discontinuous functions (JUMPS), and
+        of equations with results of another dtype, are always rounded, others with
+        probability ``1 - excess``. If ``excess`` is 0, results have been rounded
+        already. A conversion whose param ``excess`` is set reads its operand as it is.
         """
         operand_dtypes = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALF_PRECISION.intersection(operand_dtypes):
@@ -418,6 +420,7 @@ class _Rounding:
         with np.errstate(all="ignore"):
             margin = self.margin(primitive, equation, operands, x, dtype)
             if primitive.family == "fourier":
+                # Each result of a transform depends on all elements of its row.
                 finite = np.isfinite(operands[0]).all(axis=-1, keepdims=True)
                 x = np.where(finite, x, np.nan)
             if primitive.family in _WHOLE or np.iscomplexobj(x):
@@ -506,6 +509,7 @@ class _Rounding:
             primitive.tolerance.float64 if double else primitive.tolerance.float32
         )
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        # The error of a sum of n terms, in pairs, grows with log2(n).
         terms = max(2, *(v.size for v in operands)) if operands else 2
         factor: Array | float = math.log2(terms) + 4
         if primitive.name in _ONE_BY_ONE:

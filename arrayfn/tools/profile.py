@@ -115,7 +115,8 @@ class Profile:
     ``seconds`` is the elapsed time of the block, without the preparation of the
     measurement. ``compiling`` is the time of tracing and compiling. ``calling`` is the
     time of calls outside their steps. ``outside`` is the remaining time, which Python
-    takes.
+    takes. ``calls`` has all calls in order. ``_runs`` has the steps of each compiled
+    function, by the id of its ``Watched`` record.
     """
 
     seconds: float = 0.0

@@ -99,9 +99,9 @@ def _point(row: StepTime, link: str) -> charts.Point:
     return charts.Point(
         f"{row.function}, step {row.step}, {row.kernel}",
         link,
-        row.operations / row.bytes if row.bytes else 0.0,
-        row.operations / row.seconds if row.seconds else 0.0,
-        row.seconds,
+        intensity=row.operations / row.bytes if row.bytes else 0.0,
+        rate=row.operations / row.seconds if row.seconds else 0.0,
+        seconds=row.seconds,
     )
 
 

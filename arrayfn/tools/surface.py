@@ -210,8 +210,9 @@ def _counted(
 ) -> Counted:
     """Sort the names of namespace ``theirs`` into those that ``ours`` has, and others.
 
-    ``here`` says of each name whether it is in ``ours``. ``reasons`` maps patterns of
-    names left out on purpose to reasons.
+    ``here`` says of each name whether it is in ``ours``. A name may have a note after a
+    space, such as "sort.axis (by name)". ``reasons`` maps patterns of names left out on
+    purpose to reasons.
     """
     absent = [name for name, is_here in here.items() if not is_here]
     why = {name: _reason(reasons, name.partition(" ")[0]) for name in absent}

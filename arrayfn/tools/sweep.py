@@ -79,8 +79,10 @@ class Sweep(Sequence[Point]):
     def __repr__(self) -> str:
         """Return the table as text; reasons of refused rows do not widen columns."""
         rows = [_COLUMNS, *self._cells()]
+        # Refused rows have the reason in column 4, and empty cells from column 5 on.
         short = [row for row in rows if row[5]]
         widths = [max(map(len, column)) for column in zip(*short, strict=True)]
+        # The first three columns are words.
         return "\n".join(
             "  ".join(
                 cell.ljust(width) if k < 3 or not row[5] else cell.rjust(width)
@@ -126,7 +128,7 @@ class Sweep(Sequence[Point]):
                     "install arrayfn[demo]",
                     user_location(),
                 ) from error
-            axes = pyplot.subplots(layout="constrained")[1]
+            _, axes = pyplot.subplots(layout="constrained")
         lines: dict[tuple[str, ...], list[tuple[Any, float]]] = {}
         for point, row in self.rows():
             if not row.refused:
@@ -171,6 +173,7 @@ def sweep(
             "function, such as lambda n: numpy.ones((8, n)); all of these are arrays",
             user_location(),
         )
+    # An array of sizes has no truth value, but a list of its elements has.
     if not (list(sizes) if sizes is not None else [None]):
         raise ArgumentError(
             "compare: sizes is empty; give one or more", user_location()

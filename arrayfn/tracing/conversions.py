@@ -184,7 +184,7 @@ def _instruction(code: types.CodeType, offset: int) -> _Instruction:
     if at.opname == "BINARY_OP":
         return _Instruction(is_formatting=at.argrepr in ("%", "%="))
     if at.opname.startswith(("CALL", "PRECALL")):
-        return _Instruction(_callee(code, at, before))
+        return _Instruction(callee=_callee(code, at, before))
     return _Instruction()
 
 

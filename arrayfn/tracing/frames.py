@@ -152,7 +152,7 @@ class Frame:
         array = np.asarray(operand)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return Literal(array.item(), dtypes.canonical(array.dtype))
-        array = in_place(array)
+        array = in_place(array)  # a copy if kernels cannot read the strides
         return self._capture(array, type_of(array))
 
     def depends_on_inputs(self, atom: Atom) -> bool:

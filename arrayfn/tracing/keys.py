@@ -77,6 +77,7 @@ class Key(ImmutableArray):
         last.
         """
         order_or_axis = axes[0] if len(axes) == 1 else axes
+        # An empty order, or None, reverses the axes.
         axes_or_reversed = tuple(order_or_axis or range(self.ndim)[::-1])
         if isinstance(order_or_axis, int):
             axes_or_reversed = (order_or_axis,)
@@ -96,6 +97,7 @@ class Key(ImmutableArray):
             if isinstance(shape_or_extent, Sequence)
             else (shape_or_extent,)
         )
+        # The last axis of ``data`` has the words of each key.
         return Key(namespace().functions["reshape"](self.data, (*wanted, WORDS)))
 
     @override

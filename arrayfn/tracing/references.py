@@ -97,7 +97,9 @@ class Ref(Typed):
     def _replace(self, value: Any) -> None:
         """Store ``value``; in a nested trace, as the Ref's value in the current frame.
 
-        Raises RefWrittenError if the current frame has not adopted the Ref.
+        ``_home`` is the frame in which the Ref was made. Other frames keep the values
+        of Refs that they have adopted in ``references``. Raises RefWrittenError if the
+        current frame has not adopted the Ref.
         """
         self._frames("written to")  # raises an error if the Ref cannot be used here
         frame = current_frame()
@@ -123,6 +125,7 @@ class Ref(Typed):
             frames.append(frame)
             if frame is self._home:
                 return frames
+            # Only the frames of functions that are compiled have a platform.
             if frame.platform and self._home is None and self not in frame.references:
                 raise ArgumentError(
                     f"{frame.name!r} is compiled, and a Ref ({self.type}) that was "

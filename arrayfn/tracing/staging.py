@@ -255,7 +255,7 @@ def _add_named_axis(
     is_typed = mesh is not None and varying
     along = frozenset((name,)) if is_typed else UNVARYING
     index = frame.builder.input(ArrayType((), dtypes.int32, varying=along), name)
-    tracer = Tracer(frame, index, None, location)
+    tracer = Tracer(frame, index, value=None, location=location)
     frame.axes[name] = NamedAxis(size, tracer, mesh, is_typed)
 
 
@@ -386,6 +386,7 @@ def _applied_to_words(
             for x in operands
         ]
         parts.append(apply(primitive, *words, **params))
+    # Keys are equal if both of their words are.
     if primitive is discrete.eq:
         return parts[0] & parts[1]
     if primitive is discrete.ne:
@@ -453,7 +454,8 @@ def _inlined(
         emit(equation, environment)
     location = user_location()
     return [
-        Tracer(frame, rename(a, environment), None, location) for a in program.outputs
+        Tracer(frame, rename(a, environment), value=None, location=location)
+        for a in program.outputs
     ]
 
 
@@ -499,7 +501,9 @@ def _stage(
     unknown = frame.abstract or primitive.is_collective or has_effect(equation)
     known = None if unknown else _values(operands)
     if known is None:
-        return tuple([Tracer(frame, var, None, location) for var in outputs])
+        return tuple(
+            [Tracer(frame, var, value=None, location=location) for var in outputs]
+        )
     try:
         result = _results(primitive, known, params)
     except ArrayfnError as error:

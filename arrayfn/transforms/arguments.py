@@ -309,7 +309,8 @@ def hints(
 def _identifier(stem: str, path: str) -> str:
     """Join ``stem`` and a ``path`` such as ``["w"]`` into an identifier.
 
-    Empty if that is impossible, if it is longer than 24, or if ``stem`` is empty.
+    Empty if that is impossible, if it has more than 24 characters, or if ``stem`` is
+    empty.
     """
     name = re.sub(r"\W+", "_", stem + path).strip("_") if stem else ""
     return name if name.isidentifier() and len(name) <= 24 else ""

@@ -272,7 +272,12 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
 
 
 class _Transposed:
-    """The transpose of a linear Program, called with captured values and cotangents."""
+    """The transpose of a linear Program, called with captured values and cotangents.
+
+    The Program's inputs are the captured values, then the arguments' leaves.
+    ``structure`` is the pytree of the arguments. ``cotangents`` has the pytree and the
+    leaf types that cotangents must have, and ``word`` names these in error messages.
+    """
 
     def __init__(
         self, program: Program, structure: tree.TreeDef, value_tree: tree.TreeDef

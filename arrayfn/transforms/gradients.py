@@ -101,6 +101,7 @@ def value_and_grad(
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
         leaves = tree.leaves((args, kwargs))
+        # ``wrt`` has a flag for each leaf; keyword arguments are not differentiated.
         # Leaves that neither this derivative nor an enclosing one is taken by.
         fixed = [not (w or may_vary(x)) for w, x in zip(wrt, leaves, strict=True)]
         traced = trace_function(of_arrays, args, kwargs, fixed=fixed)
@@ -180,6 +181,7 @@ def grad(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         """Compute the gradient, and drop the value."""
         value, gradient = both(*args, **kwargs)
+        # With ``has_aux`` the value is a pair (value, aux).
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapper

@@ -72,11 +72,13 @@ def jacfwd(
 
         def along(direction: Any) -> Any:
             """Return the derivative along ``direction``, and aux if there is any."""
-            return jvp(of_chosen, chosen, direction, has_aux)[1:]
+            _, *derivative_and_aux = jvp(of_chosen, chosen, direction, has_aux)
+            return tuple(derivative_and_aux)
 
         types = [leaf_type(x) for x in tree.leaves(chosen)]
+        # Each leaf has a leading axis with an index for each direction.
         basis = tree.unflatten(tree.structure(chosen), _basis(types))
-        columns = (-1, None) if has_aux else (-1,)
+        columns = (-1, None) if has_aux else (-1,)  # aux is not mapped
         single = _is_single(types)
         if single or not types:
             # A scalar argument has one direction, so nothing is mapped.
@@ -85,7 +87,10 @@ def jacfwd(
             derivatives, *aux = vmap(along, out_axes=columns)(basis)
 
         def blocks_of_output(column: Any) -> Any:
-            """Return the derivatives of one output by each argument."""
+            """Return the derivatives of one output by each argument.
+
+            The last axis of ``column`` is that of the directions, unless it is single.
+            """
             shape = leaf_type(column).shape
             shape = shape if single else shape[:-1]
             parts = _split(column, [t.shape for t in types], -1)
@@ -154,6 +159,7 @@ def jacrev(
         else:
             rows = vmap(pull_back)(basis)
         places, structure = tree.flatten(rows)
+        # For each leaf of the arguments, its rows, divided among the outputs.
         split = [_split(row, [t.shape for t in types], 0) for row in places]
 
         def blocks_of_output(number: int) -> Any:
@@ -212,6 +218,7 @@ def hessian(
 
         def along(direction: Any) -> Any:
             """Return the Jacobian's derivative along ``direction``, and aux if any."""
+            # The first item of jvp's result is the Jacobian itself.
             return jvp(gradients, chosen, direction, has_aux)[1:]
 
         leaves, structure = tree.flatten(chosen)
@@ -320,6 +327,7 @@ def _basis(types: Sequence[ArrayType]) -> list[Any]:
     rows: list[Any] = []
     begin = 0
     for t in types:
+        # The diagonal of ones begins in row ``begin``.
         unit = np.eye(total, t.size, -begin, t.dtype)
         rows.append(unit.reshape(total, *t.shape))
         begin += t.size

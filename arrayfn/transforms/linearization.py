@@ -39,6 +39,7 @@ def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
     forward = jvp(program, wrt)
     count = len(program.outputs)
     tangents = len(forward.inputs) - len(program.inputs)
+    # Tangents follow the inputs and the outputs. All tangents of outputs are linear.
     parts = split(
         forward,
         [False] * len(program.inputs) + [True] * tangents,

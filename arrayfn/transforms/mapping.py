@@ -180,6 +180,7 @@ def _out_dims(name: str, out_axes: Any, traced: FlatTrace) -> list[int | None]:
     _check_axes(out_axes, "out_axes", dims)
     types = traced.program.output_types
     are_words = _are_words(placeholder, types)
+    # The last axis of a Key's words is not an axis of the Key.
     return [
         _out_dim(name, dim, type.ndim - of_key, type)
         for dim, type, of_key in zip(dims, types, are_words, strict=True)
@@ -271,6 +272,7 @@ def _in_dims(
             checked.append(None)
             continue
         check_leaf(leaf, f"vmap: an argument of {name}")
+        # The last axis of a Key's words is not an axis of the Key.
         ndim = leaf_type(leaf).ndim - of_key
         if dim is not None and not -ndim <= dim < ndim:
             raise ShapeError(

@@ -310,7 +310,7 @@ def _check_outputs(
     If types do not say what varies, none does.
     """
     for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
-        spec.entries(atom.type.ndim)
+        spec.entries(atom.type.ndim)  # raises an error if the spec is too long
         extra = sorted(atom.type.varying.intersection(axes) - set(spec.axes()))
         if not extra:
             continue

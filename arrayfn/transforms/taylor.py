@@ -238,6 +238,7 @@ class _Rule:
         """
         read: set[Any] = {a for eq in self.tangents.equations for a in eq.inputs}
         read |= set(self.tangents.outputs)
+        # The first inputs are the operands; the others are tangents.
         pairs = zip(self.tangents.inputs, self.varies, strict=False)
         return not any(varies and var in read for var, varies in pairs)
 
@@ -341,7 +342,10 @@ def _bilinear(
     equation = rule.equation
 
     def coefficients(k: int) -> Sequence[Atom | None]:
-        """Emit the coefficients of order ``k``: sums of products of lower orders."""
+        """Emit the coefficients of order ``k``: sums of products of lower orders.
+
+        The operands ``left_number`` and ``right_number`` are the two that vary.
+        """
         totals: list[Atom | None] = [None] * len(firsts)
         for j in range(k + 1):
             left = operands[left_number].at(j)
@@ -382,6 +386,7 @@ def _integrated(
         """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
+            # The outputs of ``rule.program`` are those of the equation, then tangents.
             values = zip(rule.program.outputs, series_of_outputs, strict=False)
             known = {v: y for v, y in values if isinstance(v, Var)}
             outputs = _interpreted(builder, rule.program, [*operands, *moving], known)

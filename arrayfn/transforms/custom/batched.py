@@ -56,7 +56,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def __init__(self, fun: Callable[P, R]) -> None:
         functools.update_wrapper(self, fun)
         self.function = fun
-        self._rule: Rule | None = None
+        self._rule: Rule | None = None  # until ``def_vmap`` sets it
         self._signature = inspect.signature(fun)
 
     def def_vmap(self, vmap_rule: Rule) -> Rule:
@@ -99,6 +99,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
             *captured,
             name=name,
             body=with_inputs(body, (*body.program.inputs[:own], *inputs)),
+            # Params have no functions: the rule is registered, and found by this name.
             rule=FUNCTIONS.name(call.mapped, name),
         )
         flat = results if isinstance(results, tuple) else (results,)

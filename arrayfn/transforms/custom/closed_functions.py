@@ -121,7 +121,8 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
     @functools.wraps(fun)
     def value_of(*args: Any) -> Any:
         """Return the value that ``fun`` returns, without its rule."""
-        return _pair(*args)[0]
+        value, _ = _pair(*args)
+        return value
 
     def _pair(*args: Any) -> tuple[Any, Any]:
         """Return what ``fun`` returns, checked to be a pair."""

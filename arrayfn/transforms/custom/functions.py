@@ -171,6 +171,7 @@ class Custom(ABC, Generic[P, R]):
 
     @override
     def __reduce__(self) -> str | tuple[Any, ...]:
+        # ``__setstate__`` makes these again.
         own = ("_signature", "within_rules")
         state = {k: v for k, v in vars(self).items() if k not in own}
         return pickled(cast(Wrapper, self), state)

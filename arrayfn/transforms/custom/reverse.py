@@ -71,7 +71,7 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
         super().__init__(fun, nondiff_argnums, nondiff_argnames)
-        self._rules: tuple[Function, Function] | None = None
+        self._rules: tuple[Function, Function] | None = None  # forward and backward
         self._symbolic_zeros = False
 
     def defvjp(
@@ -185,8 +185,9 @@ class _VjpCall(Call):
         rules: tuple[Function, Function],
     ) -> None:
         super().__init__(custom, arguments, body, symbolic_zeros=symbolic_zeros)
-        self.forward = custom.with_static(rules[0], arguments)
-        self.backward = rules[1]
+        forward, self.backward = rules
+        # A function of the dynamic arguments. ``backward`` takes the static ones first.
+        self.forward = custom.with_static(forward, arguments)
         self.structures = [tree.structure(x) for x in self.dynamic]
 
     def trace_forward(
@@ -221,7 +222,11 @@ class _VjpCall(Call):
         return traced, tree.unflatten(residual_tree[0], [struct(t) for t in types])
 
     def trace_backward(self, residuals: Any, is_nonzero: Sequence[bool]) -> FlatTrace:
-        """Trace the backward rule: a Program of residuals and nonzero cotangents."""
+        """Trace the backward rule: a Program of residuals and nonzero cotangents.
+
+        ``is_nonzero`` says for each output whether its cotangent may be nonzero. The
+        rule gets zeros for the other outputs.
+        """
         nonzero = [struct(t) for t, g in zip(self.types, is_nonzero, strict=True) if g]
 
         def backward(residuals: Any, nonzero: list[Any]) -> list[Any]:
@@ -236,8 +241,9 @@ class _VjpCall(Call):
     def cotangents(self, result: Any) -> list[Any]:
         """Return the checked leaves of ``result``, which the backward rule returned.
 
-        None stands for zeros. Raises ArgumentError if the form differs from the
-        arguments'.
+        None stands for zeros. ``self.structures`` has the pytree of each argument, and
+        ``self.leaf_types`` the types of all their leaves. Raises ArgumentError if the
+        form differs from the arguments'.
         """
         what = f"{self.name}'s backward rule"
         count = len(self.structures)
