@@ -147,7 +147,8 @@ class _Composer(ComposedText):
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Print ``steps`` as the kernel ``name``.
 
-        Fills in ``source``, ``parameters`` and ``pointers``.
+        Fills in ``source``, ``parameters`` and ``pointers``. ``taken`` are the names
+        in use, ``parts`` the device functions that kernels became, by kernel.
         """
         self.taken |= {"barrier_state", "block", name}
         self.steps(steps)

@@ -303,7 +303,10 @@ class CopyElision(StepRewrite):
         )
 
     def may_write(self, position: int, array: Var, box: Box) -> bool:
-        """Whether the step at ``position`` may write in ``box`` of ``array``."""
+        """Whether the step at ``position`` may write in ``box`` of ``array``.
+
+        ``redirected`` has the boxes that a redirected step writes, by its position.
+        """
         step = self.steps[position]
         if position in self.redirected:
             boxes = [b for root, b in self.redirected[position] if root is array]
@@ -315,8 +318,9 @@ class CopyElision(StepRewrite):
                 if o.written and self.root_of(o.array) is array
             ]
         else:
-            # Boxes meet if their ranges of indices meet along every axis.
+            # Where it writes is not known: it may be anywhere in its arrays.
             return any(self.root_of(var) is array for var in step.writes)
+        # Boxes meet if their ranges of indices meet along every axis.
         return any(
             all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
             for other in boxes

@@ -97,7 +97,8 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
     def can_be_variable(self, root: Var) -> bool:
         """Return whether a variable can stand for a thread's element of ``root``.
 
-        It cannot for half precision, which memory stores in another form.
+        It cannot for half precision, which memory stores in another form, nor if the
+        loop needs the array itself (``in_memory``).
         """
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION

@@ -153,6 +153,7 @@ class _CudaLowering(Lowering):
         super().__init__(program, donated, options)
         self.gpu = gpu
         self.redirectable: dict[int, RedirectableCall] = {}
+        """Calls that can write elsewhere, or do more, by the ``id`` of their step."""
         self.pairs: dict[Equation, Equation] = {}
         """For each of two pooling equations that one kernel computes: the other."""
         self.computed_pools: set[Equation] = set()
@@ -224,6 +225,7 @@ class _CudaLowering(Lowering):
         fixed = self.options.deterministic
         kernel = KERNELS.for_call(equation, "cuda", fixed)
         if kernel is not None and kernel.lowered:
+            # Its function makes calls of kernels of generated text.
             self.add_all(kernel.function(equation, self.reads))
             return
         if kernel is not None:
@@ -559,4 +561,4 @@ class _CudaLowering(Lowering):
         A product without elements has no tile.
         """
         items = min(1, gemm.batch * gemm.m * gemm.n)
-        return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)
+        return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), grain=1)

@@ -136,6 +136,7 @@ def _chunks(
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
         if any(_is_slow(m) for m in merge.rescaled):
             room *= 2
+    # 32-bit words of a row (or of 32 columns) in registers. A part may have ``room``.
     words = kept_words(nest, lanes) * length * columns // lanes
     if _stays_whole(nest, schedule, rows, words, gpu):
         return None
@@ -148,7 +149,7 @@ def _chunks(
     unit = lanes if axis == len(nest.axes) - 1 else 1
     for parts in range(count, min(2 * count, extent)):
         if extent % (parts * unit) == 0:
-            return Chunks(axis, extent // parts, parts, 0)
+            return Chunks(axis, size=extent // parts, count=parts, rest=0)
     return Chunks(axis, *uneven_chunks(extent, count))
 
 
@@ -366,5 +367,7 @@ class _PartCombination:
         result = replace(m.reduce.result, name=f"{m.reduce.result.name}_{name}")
         function = f"{kind}_{short_name(result.dtype)}"
         stage = m.reduce.stage
-        self.statements.append(Compute(result, function, of, "element", stage, 1))
+        self.statements.append(
+            Compute(result, function, of, level="element", stage=stage, cost=1)
+        )
         return result

@@ -325,9 +325,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """Return the variable that replaces the division ``s``, by multiplication.
+        """Return the variable by which the division ``s`` becomes a multiplication.
 
-        Return None if ``s`` is no division, or stays one.
+        An exponential ``d`` that is divided by the sum of all exponentials is
+        multiplied by ``d_share`` instead. None if ``s`` is no such division.
         """
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None

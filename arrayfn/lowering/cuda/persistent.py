@@ -81,7 +81,13 @@ def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
         return None
     if isinstance(schedule, Columns):
         return replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
-    return Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
+    return Rows(
+        threads=THREADS,
+        threads_per_row=THREADS,
+        lanes=schedule.lanes,
+        tiles=tiles,
+        register_resident=schedule.register_resident,
+    )
 
 
 def estimate_launches(steps: Iterable[PlanStep]) -> float:

@@ -180,7 +180,10 @@ class RowArithmetic(RowLoops[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """Return the function that divides row scalars for fp16 and bf16 results."""
+        """Return the function that divides row scalars for fp16 and bf16 results.
+
+        All warps of a pipeline's block wait for such a number: it is approximated.
+        """
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"

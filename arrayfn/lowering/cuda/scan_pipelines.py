@@ -264,7 +264,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:
-        """Open the loop over a thread's vectors, each at ``place`` of its part."""
+        """Open the loop over a thread's vectors, each at ``place`` of its part.
+
+        ``first`` is its index in the row, in which the part begins at ``begin``.
+        """
         schedule = self.schedule
         with self.open(f"for vector in range({schedule.tiles}):"):
             text = f"((warp * {schedule.tiles} + vector) * {WARP} + lane)"

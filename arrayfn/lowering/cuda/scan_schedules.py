@@ -67,7 +67,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     threads_per_row = cluster * threads
     if threads_per_row == WARP:
         threads = 4 * WARP  # of a block, for four rows
-    return Scan(threads, threads_per_row, row.lanes, tiles, cluster)
+    return Scan(threads, threads_per_row, row.lanes, tiles, cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(
-        threads,
-        threads,
-        lanes,
-        tiles,
+        threads=threads,
+        threads_per_row=threads,
+        lanes=lanes,
+        tiles=tiles,
         parts=parts,
         blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,

@@ -93,6 +93,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     length = math.prod(nest.axes[k].extent for k in reduced)
     schedule = choose(nest, gpu)
     assert isinstance(schedule, (Rows, Columns))
+    # Elements that a block reduces at least: a row, or 32 neighbouring columns.
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     blocks = max(1, block_count(nest, schedule))
     # Chunks for all multiprocessors, but none smaller than what is worth a block.
@@ -102,6 +103,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     )
     fewest = min_chunks(nest, schedule)
     target = max(target, fewest)
+    # Few chunks do not pay for a second launch, unless precision asks for chunks.
     if target < (_MIN_CHUNKS if fewest == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -275,8 +277,8 @@ def partial_nest(
             part.array,
             part.array.type.dtype,
             widen(part.strides, part.stride),
-            first_chunk * part.stride,
-            True,
+            offset=first_chunk * part.stride,
+            written=True,
         )
         stage = part.reduce.stage + 1
         statements.append(Store(len(operands), part.reduce.result, "outer", stage))

@@ -131,8 +131,8 @@ def is_expensive(
 ) -> bool:
     """Return whether later stages read the value ``name`` from registers.
 
-    They do, instead of computing it again, if the value is loaded, or costs more than
-    ``KEEP_COST`` operations.
+    They do, instead of computing it again, if the value is loaded, or if it costs more
+    than ``KEEP_COST`` operations to compute it from loaded values and row scalars.
 
     Args:
         definitions: The statement that computes each value, by the value's name.
@@ -180,6 +180,7 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     def words(s: Load | Compute | Count) -> int:
         """Return the registers for ``lanes`` elements of what ``s`` computes."""
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
+            # Loaded vectors are kept in their memory dtype, and are not converted.
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
         return -(-s.result.dtype.itemsize // 4) * lanes
 

@@ -378,6 +378,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
         for operand in vectors.streamed:
             if operand not in vectors.prefetched:
                 self.load_vector(operand, lanes, at, "0")
+        # If the body only takes extremes of half-precision elements, two at a time are
+        # printed. Otherwise the body is printed for each element.
         if not self.print_half_extremes(vectors.body):
             self.widen_vectors([k for k in loads if k not in stores])
             self.elements(vectors, at)

@@ -148,7 +148,13 @@ def score_lines(
     }
     results = [statements.scalar(atom) for atom in program.outputs]
     kept, results = folded(statements.b.statements, results, ranges)
-    nest = Nest((), tuple(statements.b.operands), tuple(kept), (), "")
+    nest = Nest(
+        axes=(),
+        operands=tuple(statements.b.operands),
+        statements=tuple(kept),
+        primitives=(),
+        reason="",
+    )
     pointers = {var: captured_name(k) for k, var in enumerate(statements.captured)}
     printer = _Printer(nest=nest, name="scores", pointers=pointers, depth=0)
     return printer.score_lines(results)
@@ -189,6 +195,8 @@ class _Statements:
         self.definitions = program.definitions()
         self.vars = {f"s_{name}": var for var, name in name_vars(program).items()}
         self.names = {var: name for name, var in self.vars.items()}
+        # The first inputs, the score and the places, have the names that the kernels of
+        # attention give them. Captured arrays follow.
         count = 1 + len(PLACES)
         for var, name in zip(program.inputs, (SCORE, *PLACES), strict=False):
             del self.vars[self.names[var]]
@@ -232,13 +240,13 @@ class _Statements:
         # Build the statements of the scalar equations as fusion builds a nest without
         # axes.
         group = FusedGroup(
-            tuple(scalars),
-            (),
-            frozenset(),
-            {var: () for eq in scalars for var in eq.outputs},
-            {},
-            (),
-            "",
+            equations=tuple(scalars),
+            extents=(),
+            reduced=frozenset(),
+            domain_axes={var: () for eq in scalars for var in eq.outputs},
+            operands={},
+            outputs=(),
+            reason="",
         )
         self.b = NestBuilder(_WITHOUT_SOURCE, self.names)
         self.b.used_names |= {*self.names.values()}
@@ -357,6 +365,7 @@ class _Statements:
         params.pop("unique_indices", None)
         source = self.window(x)
         ndim = equation.outputs[0].type.ndim
+        # The parameters that are left are the fields of ``Windows``.
         geometry = Geometry(Windows(**params), x.type.shape, sizes, ndim)
         starts = [self.start(a) for a in self.positions(indices) or ()]
         inside = source.inside
@@ -444,6 +453,7 @@ class _Printer(KernelPrinter):
         These are the score and, for gradients, its slope. Each line needs the places
         and the score that its operands need.
         """
+        # By a value's name, the places (and the score) that it is computed from.
         needs = {f"s_{place}": frozenset({place}) for place in PLACES}
         needs[SCORE] = frozenset({SCORE})
         lines: list[Line] = []

@@ -244,8 +244,10 @@ for at in range(thread, {count * pieces}, {threads}):
     ) -> str:
         """Multiply on tensor cores: ``sums += left @ right.T``.
 
-        The sum of each product is over the elements of a head. For heads of 48 elements
-        and 64 columns:
+        The sum of each product is over the elements of a head. The kernel has defined
+        ``row_at`` and ``column_at`` (where a lane reads its first fragments in a tile)
+        and the registers ``left_part`` and ``right_part`` (for fragments). For heads of
+        48 elements and 64 columns:
 
             for step in unrolled(3):
                 for m in range(1):

@@ -174,7 +174,8 @@ def _digit_range(warps: int) -> str:
     """Return lines that fill ``bounds`` with the range of the tile's digit.
 
     These are the number of the first update with that digit, and the number after the
-    last. Each thread has the count of one digit, and sums up those of lower digits.
+    last. Each thread has the count of one digit, and sums up those of lower digits. The
+    tile's digit is ``begin / targets``: its first target by the targets of a tile.
     ``warps`` is the number of a block's warps. A barrier of the block ends the lines.
     """
     return f"""

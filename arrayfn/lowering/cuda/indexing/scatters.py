@@ -177,8 +177,9 @@ def _sorted(
         data = replace(data, output_values="i32")
         after.append(new_array(dtypes.int32, n))
         read = [after[0], values, after[1]]
-    rows = SortedRows(1, n, n)
-    calls = sort_rows(rows, data, before, after, gpu, s.limit.bit_length())
+    rows = SortedRows(count=1, n=n, keep=n)
+    # Keys are below the limit: their higher bits are 0.
+    calls = sort_rows(rows, data, before, after, gpu, bits=s.limit.bit_length())
     return calls, updates, read
 
 
@@ -302,8 +303,9 @@ def _combine_runs(
         gpu: The GPU, which the size of chunks depends on.
     """
     n = s.count
-    lines = s.width // updates.lanes
+    lines = s.width // updates.lanes  # vectors of an update
     threads = gpu.multiprocessors * gpu.max_threads
+    # The first size of chunks with which there are enough of them for all threads.
     size = next((c for c in _CHUNKS if n * lines >= c * threads), _CHUNKS[-1])
     wide = compute_dtype(updates.dtype)
     while n > size:
@@ -401,6 +403,7 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
     at multiples of 16 bytes.
     """
     target = output_array(s.equation)
+    # The operand's axis along each window axis of the updates.
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
     key = index_map(

@@ -93,6 +93,7 @@ class Epilogue:
             reads["alpha"] = Pointer(alpha)
         elif self.alpha != 1:
             words.append("scaled")
+            # A call has no float arguments: it gets the bits of factors.
             integers["alpha"] = bits_of(self.alpha)
         if self.added is not None:
             words.append("added")
@@ -149,6 +150,7 @@ class EpilogueMatcher:
         self.loads = [
             s for s in nest.statements if isinstance(s, Load) and s.operand == number
         ]
+        """The statements that load the product, which is operand ``number``."""
 
     def matches(self) -> list[tuple[Epilogue, Value]]:
         """Return the epilogues that the nest's first statements form, shortest first.

@@ -189,6 +189,7 @@ class EpilogueFolding(StepRewrite):
             return known
         scalar = Var(ArrayType((), dtype))
         nest = _factor_nest(self.nest(position), times, alpha, scalar)
+        # Positions of the steps that write an operand of the new nest.
         written = [
             k
             for operand in nest.operands

@@ -225,6 +225,8 @@ def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
     wave = (
         gpu.multiprocessors if tile.cluster <= _PAIR else gpu.clustered_multiprocessors
     )
+    # Blocks that saturate the memory: this fraction of the multiprocessors, or more if
+    # a tile has many rows (all multiprocessors from ``rows`` on), which take time, too.
     fraction, rows = _SATURATING_HALF_PRECISION if product.is_half else _SATURATING
     saturating = gpu.multiprocessors * max(fraction, tile.rows / rows)
     full_waves, rest = divmod(blocks, wave)

@@ -297,6 +297,14 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
 def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
     """Return lines that compute where digits begin in the tile, and in the row.
 
+    A thread has ``each`` digits from ``first`` on: ``mine`` counts their elements in
+    the tile, ``whole`` those in the row; ``before`` and ``whole_before`` are the same
+    of all earlier threads. ``counters`` has each warp's count of each digit. It becomes
+    the number of elements of the thread that are before: of its earlier digits, and of
+    the same digit in earlier warps. ``starts[digit]`` is ``before``: the element of
+    rank r in warp w has place ``starts[digit] + counters[w * 256 + digit] + r`` in the
+    tile. ``bases[digit]`` plus this place is the element's place in the row.
+
     Args:
         tile: The tile.
         in_row: The expression that counts ``digit`` in the row; empty to compute no

@@ -36,7 +36,8 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
     """Return the roles of the axes of a library call's arrays, by the arrays' names.
 
     There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
-    of groups if ``grouped``.
+    of groups if ``grouped``. An array's roles are its axes of groups, outer axes, inner
+    axes and spatial axes.
     """
     inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
     kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
@@ -101,6 +102,7 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
     count = 0
     for name in ("operand", "output"):
         axes = [axis for role in order for axis in roles[name][role]]
+        # The array is contiguous in this order if its axes ascend.
         count += axes == sorted(axes)
     return count
 

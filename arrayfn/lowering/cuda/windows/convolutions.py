@@ -331,6 +331,7 @@ def _make_padding_even(
         integers |= {f"low{k}": both, f"high{k}": both}
         if low != high:
             extra[axis] = low - both, high - both
+            # The call gets a longer operand instead.
             integers[f"extent{k}"] += low + high - 2 * both
     return extra
 
@@ -352,7 +353,11 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """Return the result of the rewritten ``equation``; None to keep it."""
+        """Rewrite ``equation`` over ``operands``, and return its result.
+
+        None keeps the equation, which no library computes. ``choose`` (the choice of
+        algorithms) and ``deterministic`` are those of the enclosing function.
+        """
         arrangement = _library_convolution(equation, choose, deterministic)
         if arrangement is None:
             return None

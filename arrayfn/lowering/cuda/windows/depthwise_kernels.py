@@ -149,7 +149,9 @@ def _products(lanes: Lanes, right: WindowAxis) -> str:
     """Return lines that add the products of ``COLUMNS`` outputs of a line to the sums.
 
     ``own0`` to ``own3`` are the outputs' cotangents, ``x0``, ``x1`` and so on the
-    elements that they read. ``right`` are the windows along columns.
+    elements that they read. ``right`` are the windows along columns. The lines stand in
+    loops of ``_sums``, which defines ``image``, ``line`` (of ``x``), ``number`` (of the
+    line of outputs) and ``part`` (of that line).
     """
     loads: list[str] = []
     values: list[str] = []

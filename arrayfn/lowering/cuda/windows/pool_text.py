@@ -110,6 +110,8 @@ def _compare(
         best0[lane] = select_f32(wins, x1, best0[lane])
         position0[lane] = select_i32(wins, tap + i32(2), position0[lane])
 
+    The kernel's ``tap`` is the number of the first tap of the window's current line;
+    the argument ``tap`` counts from there. ``x`` is the variable of the element.
     ``wide`` is the name of the compute dtype; ``gives`` and ``minimum`` are as in
     ``extremum_body``.
     """
