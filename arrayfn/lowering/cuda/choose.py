@@ -403,7 +403,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
         threads_per_row = min(16, power_of_two(-(-height // gpu.tiles)))
         tiles = power_of_two(-(-height // threads_per_row))
     if fits_in_registers(nest, words, tiles, threads_per_row * WARP, gpu):
-        return Columns(threads_per_row, tiles, True)
+        return Columns(threads_per_row, tiles, register_resident=True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
     warps = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
@@ -412,4 +412,5 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     )
     itemsizes = [o.dtype.itemsize for o in nest.operands if not o.written]
     is_wide = max(itemsizes, default=1) > 4
-    return Columns(threads_per_row, gpu.tiles * (1 if is_wide else 2), False)
+    tiles = gpu.tiles * (1 if is_wide else 2)
+    return Columns(threads_per_row, tiles, register_resident=False)

@@ -59,12 +59,14 @@ class OneThreadLoopPrinter(LoopPrinter):
     """Prints a loop that one thread runs from its first to its last iteration."""
 
     is_interruptible = False
+    """A kernel of a GPU does not end early if the user interrupts the run."""
 
 
 class _ElementLoopPrinter(OneThreadLoopPrinter):
     """Prints a loop that each thread runs for one element of the carried arrays."""
 
     items = ()
+    """No parameters give a range of work items: a thread has one element."""
 
     def __init__(
         self,

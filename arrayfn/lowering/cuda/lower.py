@@ -118,6 +118,7 @@ def lower(
         gpu: The GPU's numbers, which schedules depend on.
         options: What the user asked for: fusion, determinism, persistent kernels.
     """
+    # The last pass, layout assignment, is run on each part by itself.
     *passes, layouts = passes_for(gpu, options)
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
@@ -133,6 +134,7 @@ def lower(
         return replace(compiled, kernels=kernels, plan=plan)
 
     simplified = run_passes(program, check, tuple(passes))
+    # What depends only on constants is one part: it is computed once.
     return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 

@@ -222,7 +222,9 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
             continue
         result = replace(first.result, name=f"{first.result.name}_own")
         arguments = (first.result, argument)
-        shift = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
+        shift = Compute(
+            result, function, arguments, "outer", stage=merge.stage + 1, cost=1
+        )
         own_shifts[m.shift.name] = result
         shifts_after.setdefault(first.result.name, {})[result.name] = shift
     statements: list[Statement] = []
@@ -347,9 +349,10 @@ class _PartCombination:
         part = Value(f"{m.reduce.result.name}_place", dtypes.int64)
         within = Value(f"{m.reduce.result.name}_within", dtypes.bool_)
         stage, last = m.reduce.stage, Argument("parts_before_rest", self.count)
+        # Axis 0 of the combining nest counts the parts.
         self.statements += [
             Count(part, 0, "element", stage),
-            Compute(within, "lt_i64", (part, last), "element", stage, 1),
+            Compute(within, "lt_i64", (part, last), "element", stage, cost=1),
         ]
         return self.compute(m, "elements", "select", within, size, rest)
 

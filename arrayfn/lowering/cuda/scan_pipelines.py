@@ -282,7 +282,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     ) -> None:
         """Load a vector as in ``CudaPrinter``, or from shared memory if it is there.
 
-        The ``row_operands`` of the schedule are copied to shared memory.
+        The ``row_operands`` of the schedule are copied to shared memory. The kernel's
+        ``ring`` is the slot of the part, and ``place`` the vector's index in the part.
         """
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)

@@ -67,6 +67,7 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             self.row = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
+            # Each block sends its total to all blocks of the cluster.
             self.make_mbarriers(mbarriers=[schedule.cluster * size])
             self.line("cluster_arrive()")
         else:

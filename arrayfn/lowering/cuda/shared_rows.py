@@ -90,8 +90,14 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     is_small = length * size <= cluster * gpu.cluster_bytes
     if rows * cluster < gpu.multiprocessors and not is_small:
         return None
-    threads = gpu.max_threads
-    return Rows(threads, threads * cluster, lanes, gpu.tiles, False, cluster)
+    return Rows(
+        threads=gpu.max_threads,
+        threads_per_row=gpu.max_threads * cluster,
+        lanes=lanes,
+        tiles=gpu.tiles,
+        register_resident=False,
+        cluster=cluster,
+    )
 
 
 def _kept_extents(nest: Nest) -> list[int]:
@@ -152,9 +158,15 @@ def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
     sizes = [o.dtype.itemsize for o in loaded]
     if not all(is_vector(o, lanes) for o in loaded) or min(sizes) * lanes < 16:
         return None
-    rows = len(operands[0])
+    row_operands, broadcast_operands = operands
+    rows = len(row_operands)
     return _PrefetchableRow(
-        *operands, sum(sizes[:rows]), tuple(sizes[rows:]), reduced[0], lanes
+        row_operands=row_operands,
+        broadcast_operands=broadcast_operands,
+        row_bytes=sum(sizes[:rows]),
+        broadcast_bytes=tuple(sizes[rows:]),
+        length=reduced[0],
+        lanes=lanes,
     )
 
 

@@ -158,7 +158,7 @@ def even_chunks(extent: int, count: int) -> ChunkSizes:
     """
     for chunks in range(count, count // 2, -1):
         if extent % chunks == 0:
-            return ChunkSizes(extent // chunks, chunks, 0)
+            return ChunkSizes(extent // chunks, chunks, rest=0)
     return uneven_chunks(extent, count)
 
 

@@ -166,7 +166,8 @@ def _sub_nest(
                 statements.append(replace(s, stage=of(s)))
                 continue
             operands.append(results[s.result.name])
-            load = Load(s.result, len(operands) - 1, "outer", 0, s.source)
+            load = Load(s.result, len(operands) - 1, "outer", stage=0, source=s.source)
+            # The level depends on the new nest.
             statements.append(replace(load, level=level(load)))
         else:
             statements.append(replace(s, level=level(s), stage=of(s)))

@@ -113,6 +113,7 @@ def plan_stages(
                 if s in roots or (not isinstance(s, Store) and s.result.name in needed)
             )
         )
+    # Values with a last stage that reads them from registers are kept.
     return StagePlan(tuple(bodies), frozenset(last), first, last)
 
 

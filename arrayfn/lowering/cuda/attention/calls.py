@@ -405,6 +405,7 @@ class _Call:
             number = self.names.index(name)
             shape = self.equation.inputs[number].type.shape
             integers_by_name[f"{axis}_block"] = size
+            # Along the last axis, the end of the last kept block follows the blocks.
             integers_by_name[f"{axis}_blocks"] = shape[-1] - 1
             for along, n, step in zip(
                 ("batch", "head"), shape, self.strides[number], strict=False

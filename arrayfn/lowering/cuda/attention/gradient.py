@@ -121,7 +121,7 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
 def _long_head_tiles(form: Form) -> Tiles:
     """Return the tiles for heads above 128 elements: one block a multiprocessor."""
     columns = 64 if form.padded <= 192 else 32
-    return Tiles(1, columns=columns, blocks_per_multiprocessor=1, warps=8)
+    return Tiles(m_fragments=1, columns=columns, blocks_per_multiprocessor=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
@@ -496,7 +496,8 @@ def _store_results(
     """Return lines that round the accumulators of ``results``, and store them.
 
     They are rounded into the tiles of ``row_arrays``, which are free by then. After a
-    barrier, these tiles are stored to memory.
+    barrier, these tiles are stored to memory. ``dq`` and ``dk`` are multiplied by the
+    scale of logits, on which ``dv`` does not depend.
     """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
@@ -523,7 +524,7 @@ def _bases(arrays: Sequence[str], head: str) -> list[str]:
 def row_statistics(text: Text) -> str:
     """Return lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
 
-    For four rows a lane:
+    The kernel has defined ``row_head``, the head of the queries. For four rows a lane:
 
         row_lse = registers_f32(4)
         row_delta = registers_f32(4)
@@ -557,7 +558,9 @@ def _copy_statistics(tiles: Tiles, dp: bool) -> str:
             cp_async_f32x1(lse, at, lse_tile, place, 1)
             cp_async_f32x1(delta, at, delta_tile, place, 1)
 
-    ``delta`` is copied only if ``dp``: if cotangents of weights are computed.
+    ``delta`` is copied only if ``dp``: if cotangents of weights are computed. The
+    kernel's ``number`` counts the tiles: two buffers alternate. The tile's first query
+    is ``start``, and ``member`` its head.
     """
     head = f"if thread < {tiles.columns}:\n    column = thread"
     if tiles.columns > tiles.threads:

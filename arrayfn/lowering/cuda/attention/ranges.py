@@ -153,6 +153,8 @@ class _Known:
         if None in argument_ranges:
             return False
         bounds = [bound for bound in argument_ranges if bound is not None]
+        # A comparison is known if it holds for all numbers of the ranges, or if the
+        # opposite comparison does.
         if name in _ALWAYS:
             for function, value in ((name, True), (_OPPOSITE[name], False)):
                 if _ALWAYS[function](*bounds):

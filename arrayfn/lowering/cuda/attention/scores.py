@@ -300,7 +300,7 @@ class _Statements:
     def positions(self, indices: Var) -> Sequence[Atom] | None:
         """Return the scalars that the vector ``indices`` consists of.
 
-        None if it is not maker of scalars by broadcasting and concatenation.
+        None if it is not made of scalars by broadcasting and concatenation.
         """
         read = self.reads[indices]
         base, maker = read.base, self.definitions.get(read.base)
@@ -329,7 +329,7 @@ class _Statements:
             return Value(self.names[base], dtypes.compute_dtype(base.type.dtype))
         if base not in self.values and atom not in self.values:
             value = Value(self.names[atom], dtypes.compute_dtype(atom.type.dtype))
-            self.load(atom, value)
+            self.load(atom, value)  # records it as the value of ``atom``
         return self.values[base if base in self.values else atom]
 
     def window(self, var: Var) -> _Window:

@@ -431,8 +431,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         # Lines of the score function that depend only on the head, or on the row.
         of_head: list[str] = []
         if score:
-            along = PLACES[3 if self.is_transposed else 2]
-            of_head += [f"s_{x} = convert_i64_i32({x})" for x in PLACES[:2]]
+            *outer, query, key = PLACES
+            along = key if self.is_transposed else query
+            of_head += [f"s_{x} = convert_i64_i32({x})" for x in outer]
             of_head += score.of_head()
             of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
         return fill_template(

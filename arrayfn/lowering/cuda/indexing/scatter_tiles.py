@@ -214,6 +214,10 @@ def _collect_updates(warp_items: int) -> str:
     A warp has loaded ``warp_items`` updates. For those of the tile, it writes the
     target's index in the tile and the value to its sections of the shared arrays
     ``places`` and ``values``, in order, and their number to ``counts``.
+
+    ``keys`` and ``updates`` are the registers with the loaded updates, from number
+    ``start`` on. The tile has the targets ``lowest`` to ``lowest + above - 1``. ``left``
+    is how many updates of the tile's digit there are from the lane's first one on.
     """
     return f"""
 slots = warp * {warp_items}
@@ -242,7 +246,7 @@ def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
     each step a lane takes the value of the lane that it follows, and then follows the
     lane that this one follows. The first lane ends with the value for the target. Lanes
     without an update have targets of their own, below 0. The lines need a barrier
-    before, and end with one.
+    before, and end with one. ``tile_kernel`` describes the arrays and masks.
 
     Args:
         name: The short name of the targets' dtype.

@@ -357,6 +357,7 @@ def _call(
     """
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
+    # Without partial results there is only the first.
     names = ("target_out", "carried_out", "partial_out")
     return HandwrittenCall(
         text,

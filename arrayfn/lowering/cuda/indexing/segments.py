@@ -424,7 +424,8 @@ def _move(
 def _widened(dtype: DType, value: str) -> str:
     """Return the expression of ``value``, read from memory, in the compute dtype.
 
-    Memory has half precision as u16, which is converted to float32.
+    Memory has half precision as u16, which is converted to float32. Integers of the
+    dtype u16 stay as they are.
     """
     name = short_name(dtype)
     return (
@@ -437,7 +438,8 @@ def _widened(dtype: DType, value: str) -> str:
 def _narrowed(dtype: DType, value: str) -> str:
     """The expression of ``value``, of the compute dtype, as it is stored in memory.
 
-    Half precision is rounded, and its bits are stored as u16.
+    Half precision is rounded, and its bits are stored as u16. Integers of the dtype u16
+    stay as they are.
     """
     name = short_name(dtype)
     return (

@@ -217,11 +217,11 @@ class EpilogueMatcher:
         is_first = s.arguments[0] == value
         other = s.arguments[1 if is_first else 0]
         if operation == "add":
-            return self.with_term(other, e, 1.0)
+            return self.with_term(other, e, factor=1.0)
         if operation == "sub" and is_first:
-            return self.with_term(other, e, -1.0)
+            return self.with_term(other, e, factor=-1.0)
         if operation == "sub" and is_plain:
-            return self.with_term(other, replace(e, alpha=-e.alpha), 1.0)
+            return self.with_term(other, replace(e, alpha=-e.alpha), factor=1.0)
         if operation == "max" and _is_zero(other) and self.dtype in _WITH_BIAS:
             return replace(e, activation="relu")
         return self.times(other, e) if operation == "mul" and is_plain else None

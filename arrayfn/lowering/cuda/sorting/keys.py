@@ -148,6 +148,7 @@ class Keys:
             if magnitude > 2139095040:
                 key = i64(4294967295)
         """
+        # The integer dtype of a float's bits in a kernel, and the bits of infinity.
         raw, infinity = _FLOATS[self.dtype]
         bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
         word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"

@@ -261,6 +261,6 @@ for item in range({tile.items}):
         tile.threads,
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
-        shared.size,
-        _RESIDENT // tile.threads if is_narrow else 0,
+        shared=shared.size,
+        blocks_per_multiprocessor=_RESIDENT // tile.threads if is_narrow else 0,
     )

@@ -87,7 +87,10 @@ class SortData:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the array parameters that keys are computed from."""
+        """The names of the array parameters that keys are computed from.
+
+        Gathered keys need ``values_in``, which has the elements' positions.
+        """
         return (
             ("keys_in", "values_in") if self.key_source == "gathered" else ("keys_in",)
         )
@@ -157,7 +160,7 @@ class SharedArrays:
     def array(self, name: str, dtype: str, count: int) -> None:
         """Add the array ``name`` of ``count`` elements of ``dtype``, a short name."""
         self.lines.append(f"{name} = dynamic_shared_{dtype}({self.size}, {count})")
-        nbytes = count * (8 if dtype.endswith("64") else 4)
+        nbytes = count * (8 if dtype.endswith("64") else 4)  # none are smaller
         self.size += -(-nbytes // 16) * 16
 
     @property

@@ -78,7 +78,11 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
-        """Return the type of the array ``name``: operand, kernel or output."""
+        """Return the type of the array ``name``: operand, kernel or output.
+
+        ``roles``, and the names and numbers of extents in ``along`` and ``counts``, are
+        those of the enclosing function.
+        """
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):

@@ -176,6 +176,11 @@ def _add_line_of_windows(
 ) -> str:
     """Return lines that add a line of windows' values to a thread's cells.
 
+    ``put_body`` declares the registers ``value0_tile`` and so on, ``place0`` and so on
+    (the windows' positions), ``first`` (the column of the first window) and ``inside0``
+    and so on (whether a window exists). Windows that do not exist get position -1,
+    which is that of no element.
+
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.

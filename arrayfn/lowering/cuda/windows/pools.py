@@ -78,6 +78,7 @@ class _Geometry:
 
         ``shape`` and ``dtype`` are the array's.
         """
+        # Two axes, as many as ``_NO_PADDING`` has pairs for.
         if dtype not in _DTYPES or len(windows.axes) != len(_NO_PADDING):
             return None
         first, second = windows.axes

@@ -77,12 +77,12 @@ class _Axis:
         padding = min(before, after)
         begin, blocks = before - padding, touched - 2 * padding
         return _Axis(
-            stride,
-            (begin * stride, (blocks - begin) * stride - extent),
-            (front, windows * stride - front - size),
-            blocks,
-            windows,
-            padding,
+            stride=stride,
+            operand=(begin * stride, (blocks - begin) * stride - extent),
+            kernel=(front, windows * stride - front - size),
+            blocks=blocks,
+            size=windows,
+            padding=padding,
         )
 
 
@@ -208,6 +208,7 @@ def _unblocked(
     x = views.transpose(x, permutation=tuple(order.index(k) for k in range(len(order))))
     space = (n * stride for n, stride in zip(blocks, strides, strict=True))
     x = views.reshape(x, shape=(first, *space, inner))
+    # A pad with negative widths cuts off.
     none = (0, 0, 0)
     config = (none, *((-low, -high, 0) for low, high in borders), none)
     zero = conversion.literal(0, x.type.dtype)
