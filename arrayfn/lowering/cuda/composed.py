@@ -293,6 +293,7 @@ class _Composer(ComposedText):
             return
         first, last = self.synchronize(step.reads, step.writes, step.items)
         part = self.part(kernel)
+        # The kernel's pointer parameters come first, the integers follow.
         pointers = [
             self.pointer(var, offset, parameter.kind)
             for (var, offset), parameter in zip(

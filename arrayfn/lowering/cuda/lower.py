@@ -211,7 +211,10 @@ class _CudaLowering(Lowering):
         chains = sums_with_products(program, self.reads)
         is_persistent = self.options.mode == "persistent"
         return fuse(
-            program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
+            program,
+            chains,
+            clone_cost=CLONE_COST,
+            short=ROW_OF_A_BLOCK if is_persistent else maxsize,
         )
 
     @override

@@ -88,16 +88,37 @@ def merged_parts(
     others = math.prod(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
     )
-    elements = size * others, rest * others
-    shifted = _with_partial_shifts(nest, merge, elements[0])
+    part_elements, rest_elements = size * others, rest * others
+    shifted = _with_partial_shifts(nest, merge, part_elements)
     strided = has_narrow_rows(nest, axis)
     # Narrow rows have few columns: if the parts of a column are neighbours in memory,
     # they are combined as a row, by more blocks.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
-    nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
+    nests = [
+        partial_nest(
+            shifted,
+            axis,
+            first_chunk=0,
+            size=size,
+            chunks=count,
+            parts=parts,
+            strided=strided,
+        )
+    ]
     if rest:
-        shifted = _with_partial_shifts(nest, merge, elements[1])
-        nests.append(partial_nest(shifted, axis, count, rest, 1, parts, size * count))
+        shifted = _with_partial_shifts(nest, merge, rest_elements)
+        nests.append(
+            partial_nest(
+                shifted,
+                axis,
+                first_chunk=count,
+                size=rest,
+                chunks=1,
+                parts=parts,
+                start=size * count,
+            )
+        )
+    elements = part_elements, rest_elements
     combined = _PartCombination(merge, parts, count, elements).statements
     return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
 

@@ -51,6 +51,7 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
+        # A block has whole rows: there are no clusters, nor parts of rows.
         is_warp = schedule.threads_per_row <= WARP
         threads_per_row = schedule.threads_per_row if is_warp else THREADS
         return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)

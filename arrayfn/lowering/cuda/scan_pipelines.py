@@ -166,7 +166,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.begin_part()
         self.load_all()
         with self.open_vector_sums():
-            pass
+            pass  # running values are computed when the part is scanned
         self.scan_warps()
         self.store_warp_total("warps")
 

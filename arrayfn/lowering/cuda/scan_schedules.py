@@ -97,7 +97,11 @@ class _ScannedRow:
         itemsize = reduce.result.dtype.itemsize
         count = math.prod(a.extent for a in nest.axes[:-1])
         return cls(
-            count, lanes, -(-length // lanes), itemsize, lanes * -(-itemsize // 4)
+            count=count,
+            lanes=lanes,
+            vectors=-(-length // lanes),
+            itemsize=itemsize,
+            vector_words=lanes * -(-itemsize // 4),
         )
 
 
@@ -111,7 +115,14 @@ def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
     parts = -(-row.vectors // (threads * tiles))
     part_bytes = threads * tiles * row.lanes * max(row.itemsize, 1)
     lag = max(1, min(gpu.scan_lag_bytes // part_bytes, row.count * parts // 2))
-    return Scan(threads, threads, row.lanes, tiles, parts=parts, lag=lag)
+    return Scan(
+        threads=threads,
+        threads_per_row=threads,
+        lanes=row.lanes,
+        tiles=tiles,
+        parts=parts,
+        lag=lag,
+    )
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:

@@ -121,9 +121,29 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         return [nest]
     all_chunks = chunks + 1 if rest else chunks
     parts = part_arrays(nest, all_chunks)
-    pieces = [partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
+    pieces = [
+        partial_nest(
+            nest,
+            axis,
+            first_chunk=0,
+            size=size,
+            chunks=chunks,
+            parts=parts,
+            strided=strided,
+        )
+    ]
     if rest:
-        pieces.append(partial_nest(nest, axis, chunks, rest, 1, parts, size * chunks))
+        pieces.append(
+            partial_nest(
+                nest,
+                axis,
+                first_chunk=chunks,
+                size=rest,
+                chunks=1,
+                parts=parts,
+                start=size * chunks,
+            )
+        )
     sums = chunk_sums([part.reduce for part in parts])
     return [*pieces, combine_parts(nest, parts, all_chunks, sums)]
 
@@ -212,10 +232,10 @@ def part_arrays(
             strides[k] = stride
     return [
         PartialResults(
-            s,
-            Var(ArrayType(tuple(shape), s.result.dtype)),
-            tuple(strides),
-            array_strides[len(outer)],
+            reduce=s,
+            array=Var(ArrayType(tuple(shape), s.result.dtype)),
+            strides=tuple(strides),
+            stride=array_strides[len(outer)],
         )
         for s in reduces
     ]
@@ -316,8 +336,10 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     )
 
     def compute(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
-        """Return a statement of the same stage and level as ``s``."""
-        return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
+        """Return ``result = function(x, y)``, of the same stage and level as ``s``."""
+        return Compute(
+            result, function, (x, y), s.level, s.stage, cost=1, source=s.source
+        )
 
     return [
         replace(s, result=chunk, axis=axis),
@@ -346,15 +368,15 @@ def combine_parts(
         ArrayOperand(
             part.array,
             part.array.type.dtype,
-            (part.stride, *(part.strides[k] for k in kept)),
-            0,
-            False,
+            strides=(part.stride, *(part.strides[k] for k in kept)),
+            offset=0,
+            written=False,
         )
         for part in parts
     ]
     once = [
         s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
     ]
-    # The first axis is that of the chunks.
+    # The axes of ``nest`` that remain. The first one, None, is that of the chunks.
     axes = [None, *kept]
     return order_axes(combination(nest, operands, axes, chunks, combined, once))

@@ -327,7 +327,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     ]
     return text.fill(
         _TEXT,
-        **asdict(side),
+        **asdict(side),  # its fields are names in the template
         H=form.head,
         row_bases=_bases(row_arrays, "row_head"),
         tiles=_declare_tiles(text, side, row_arrays),

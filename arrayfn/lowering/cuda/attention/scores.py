@@ -414,7 +414,9 @@ class _Statements:
         assert isinstance(value, Value)
         self.values[var] = value
         identity = f"identity_{short_name(result.dtype)}"
-        self.b.statements.append(Compute(result, identity, (value,), "element", 0, 0))
+        self.b.statements.append(
+            Compute(result, identity, (value,), "element", stage=0, cost=0)
+        )
 
 
 def _is_scalar(equation: Equation) -> bool:
@@ -468,11 +470,11 @@ class _Printer(KernelPrinter):
         slope = results[1] if len(results) > 1 else None
         is_one = slope is None or (isinstance(slope, Constant) and slope.value == 1)
         return ScoreLines(
-            tuple(line.strip() for line in self.constant_lines),
-            tuple(lines),
-            texts[0],
-            "" if is_one else texts[1],
-            tuple((i.name, i.value) for i in self.integers.values()),
+            constants=tuple(line.strip() for line in self.constant_lines),
+            lines=tuple(lines),
+            value=texts[0],
+            slope="" if is_one else texts[1],
+            integers=tuple((i.name, i.value) for i in self.integers.values()),
         )
 
     @override

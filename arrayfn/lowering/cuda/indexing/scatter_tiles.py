@@ -93,7 +93,8 @@ def scatter_in_tiles(
     ]
     totals = new_array(dtypes.int32, DIGIT_VALUES)
     # An update that is left out may have any digit: blocks compare whole keys.
-    rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
+    rows = SortedRows(count=1, n=tiles.count, keep=tiles.count)
+    arrays = [keys, updates]
     yield from sort_by_digit(
         rows, data, arrays, arrays, sorted_arrays, tiles.shift, gpu, totals
     )
@@ -103,6 +104,7 @@ def scatter_in_tiles(
         tile_kernel(tiles),
         {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
         {"target_out": Pointer(result)},
+        # ``targets`` have the same highest digit.
         {"limit": tiles.limit, "targets": 1 << tiles.shift},
         blocks,
         over=((result, target),),
@@ -196,8 +198,8 @@ def _load_updates(warp_items: int, start: str) -> str:
     """Return lines that load the warp's share of the updates from ``start`` on.
 
     A warp has ``warp_items`` of these updates. They go to the registers ``keys`` and
-    ``updates``. Beyond the end, the last update is loaded again. ``start`` is an
-    expression.
+    ``updates``. Beyond the end, the last update of the tile's digit, number ``last``, is
+    loaded again. ``start`` is an expression.
     """
     return f"""
 first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
@@ -216,8 +218,9 @@ def _collect_updates(warp_items: int) -> str:
     ``places`` and ``values``, in order, and their number to ``counts``.
 
     ``keys`` and ``updates`` are the registers with the loaded updates, from number
-    ``start`` on. The tile has the targets ``lowest`` to ``lowest + above - 1``. ``left``
-    is how many updates of the tile's digit there are from the lane's first one on.
+    ``start`` on. The tile has the targets ``lowest`` to ``lowest + above - 1``.
+    ``left`` is how many updates of the tile's digit there are from the lane's first one
+    on.
     """
     return f"""
 slots = warp * {warp_items}

@@ -222,6 +222,7 @@ def choose_parts(
         return None
     source, dtype = _updates_array(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
+    # Updates, and targets, follow each other in memory.
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
     pays = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
     pays = pays and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)

@@ -94,14 +94,16 @@ class EpilogueFolding(StepRewrite):
             for n in nests
             if n is not None
         ]
-        # Each element has the same epilogue of all nests, with its value in each nest.
+        # Each element has for each nest a pair: the epilogue, which is the same in all
+        # nests, and its value in the nest.
         common = takewhile(
             lambda matches: all(epilogue == matches[0][0] for epilogue, _ in matches),
             zip(*chains, strict=False),
         )
         for matches in reversed([*common]):  # the longest epilogue first
+            epilogue, _ = matches[0]
             values = [value for _, value in matches]
-            if self.fold_values(position, call, matches[0][0], readers, values):
+            if self.fold_values(position, call, epilogue, readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:

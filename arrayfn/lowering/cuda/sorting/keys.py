@@ -48,6 +48,7 @@ class Keys:
     @property
     def bits(self) -> int:
         """The number of bits of a key."""
+        # A component has half of a complex number's bits; two flags fit into 8.
         if self.component:
             return 8 if self.component == "nans" else 4 * self.dtype.itemsize
         return 8 * self.dtype.itemsize

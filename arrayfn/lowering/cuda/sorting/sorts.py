@@ -237,6 +237,7 @@ def sort_by_digit(
     counts = new_array(dtypes.int32, blocks * DIGIT_VALUES)
     offsets = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
+    # Values are counted only if keys are computed from them.
     counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
@@ -284,15 +285,15 @@ def _top_k(
         size = rows.count * tiles * rows.keep
         kinds = data.keys.word_dtype, dtypes.int32
         written = [new_array(dtype, size) for dtype in kinds]
-        part = SortedRows(rows.count, n, rows.keep)
+        part = SortedRows(rows.count, n=n, keep=rows.keep)
         yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
         arrays, n = written, tiles * rows.keep
     if len(arrays) > 1:
         data = replace(data, key_source="words", reads_values=True)
     if n <= max_tile:
-        part = SortedRows(rows.count, n, rows.keep)
+        part = SortedRows(rows.count, n=n, keep=rows.keep)
         tile = _tile_of(n, gpu)
-        yield _row_sort(part, data, tile, arrays, elements, outputs, rows.n)
+        yield _row_sort(part, data, tile, arrays, elements, outputs, length=rows.n)
     else:
         yield from sort_digits(rows, data, arrays, elements, outputs, gpu)
 

@@ -250,7 +250,8 @@ def rank_digits(keys: Keys, tile: Tile) -> str:
     """Return lines of the phase *rank*, which set ``places`` to ranks.
 
     Each of ``keys`` is ranked among the warp's keys with the same digit, and
-    ``counters`` become the number of each digit in each warp.
+    ``counters`` become the number of each digit in each warp. ``below`` is the mask of
+    the lanes before a thread's own.
     """
     return f"""
 for at in range(thread, {tile.warps * DIGIT_VALUES}, {tile.threads}):

@@ -277,6 +277,7 @@ class _Arrangement:
         border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
         params = dict(self.params)
         if self.algorithm == "product of blocks":
+            # Without it the equation is no call of the library: it is expanded.
             del params["lies"]
         return convolve_blocks(operands, params, self.integers, border)
 

@@ -193,7 +193,7 @@ def _totals(lanes: Lanes) -> str:
     """Return the lines of the second kernel, which add all slots of ``sums``.
 
     The sums go to ``totals``. Each lane sums one element; the warps of a block share
-    the slots.
+    the slots. A block has ``_SUM_WARPS`` warps, as many as a warp has lanes.
     """
     wide = lanes.compute
     return f"""
