@@ -505,7 +505,8 @@ class _CudaLowering(Lowering):
     def library_equation(self, form: Library, equation: Equation) -> None:
         """Append the steps of ``equation``, whose primitive has the library ``form``.
 
-        They call NVIDIA's library where there is one, else NumPy on the host.
+        Sorts are handwritten kernels. Other equations call NVIDIA's library where there
+        is one, else NumPy on the host.
         """
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))
@@ -514,7 +515,7 @@ class _CudaLowering(Lowering):
         if make is None or not equation.inputs[0].type.size:
             self.library(reference_call(equation, self.reads))
             return
-        if form.in_place:
+        if form.in_place:  # the library overwrites the operand
             self.take_over(equation)
         self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 

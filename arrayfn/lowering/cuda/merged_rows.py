@@ -305,6 +305,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         overflow.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
+        # The sum ``m`` of the exponentials that are called ``name``.
         for name, m in merge.scaled.items():
             read = [s for s in later if name in {v.name for v in uses(s)}]
             if name in self.factors and all(

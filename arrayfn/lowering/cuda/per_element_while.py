@@ -106,7 +106,7 @@ def loop_of(
     """
     body, consts = found.body, equation.params["body_consts"]
     operands: list[Var] = []
-    for atom in equation.inputs[:-1]:
+    for atom in equation.inputs[:-1]:  # the last is the reduced condition
         assert isinstance(atom, Var)
         operands.append(reads[atom].base)
     for inner, outer in zip(body.inputs[:consts], operands[:consts], strict=True):

@@ -109,7 +109,7 @@ class PipelinePrinter(DynamicRowScheduler):
             with self.open_slices():
                 self.line("size = size + count")
         copies = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
-        # The bytes that each mbarrier expects, by array; None if copies announce them.
+        # The bytes that mbarriers expect first, by array; None if copies announce them.
         mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"

@@ -144,6 +144,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line("begin_work_queue(flag_buffer)")
             self.line(f"mbarrier_init(mbarriers, {slots})")
             self.line("fence_mbarrier_init()")
+            # The other slots are free until the first part is the oldest.
             for slot in range(slots - _BEHIND):
                 if slot:
                     self.claim_part()

@@ -44,7 +44,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     row = _ScannedRow.of(nest, gpu)
     # Vectors of a thread whose running values fit into its registers.
     room = gpu.scan_words // row.vector_words
-    if row.vectors > gpu.scan_threads * room:
+    if row.vectors > gpu.scan_threads * room:  # a long row: more for each thread
         room *= 2
     tiles = max(1, min(8, room, power_of_two(-(-row.vectors // WARP))))
     threads_per_row = max(WARP, power_of_two(-(-row.vectors // tiles)))

@@ -61,7 +61,7 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     if nest.stages == 1:
         return split(nest, gpu)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    if length < 4 * gpu.split_chunk:
+    if length < 4 * gpu.split_chunk:  # too short for more kernels to pay
         return [nest]
     return [part for piece in distribute(nest) for part in split_nest(piece, gpu)]
 

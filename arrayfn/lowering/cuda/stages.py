@@ -343,6 +343,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 store_f32x4(g_out, row + first, g_tile, 0)
         """
         schedule, stores = self.schedule, vectors.stores
+        # With ``recompute_thread`` the loop is printed again, with true divisions.
         first_pass = not self.recompute_thread
         # A barrier keeps the compiler from putting all stores behind the loop, which
         # would leave the memory idle until then.

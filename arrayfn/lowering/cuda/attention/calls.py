@@ -315,7 +315,9 @@ class _Call:
     def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
         """Return the call that computes ``lse`` and ``delta`` of each query.
 
-        ``results`` are their arrays, by name: see ``gradient``.
+        ``results`` are their arrays, by name. ``lse`` is the logarithm of the sum of
+        the query's weights, and ``delta`` the sum of the products of its result and the
+        result's cotangent: see ``gradient``.
         """
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
@@ -407,6 +409,7 @@ class _Call:
             integers_by_name[f"{axis}_block"] = size
             # Along the last axis, the end of the last kept block follows the blocks.
             integers_by_name[f"{axis}_blocks"] = shape[-1] - 1
+            # The first two axes; a stride of 0 broadcasts.
             for along, n, step in zip(
                 ("batch", "head"), shape, self.strides[number], strict=False
             ):

@@ -64,8 +64,9 @@ def query_statistics(form: Form) -> str:
     """Return the body of the first kernel, which computes ``delta`` and ``lse``.
 
     A warp has a query. It stores ``delta_out`` and ``lse_out``, which is inf for a
-    query that attends to no key. ``first`` and ``second`` hold pieces of the result and
-    of its cotangent.
+    query that attends to no key. ``delta`` is the sum of the products of the result and
+    its cotangent, ``lse`` the query's logsumexp, times log2(e). ``first`` and
+    ``second`` hold pieces of the result and of its cotangent.
     """
     p = form.piece
     if p > 1:
@@ -496,8 +497,9 @@ def _store_results(
     """Return lines that round the accumulators of ``results``, and store them.
 
     They are rounded into the tiles of ``row_arrays``, which are free by then. After a
-    barrier, these tiles are stored to memory. ``dq`` and ``dk`` are multiplied by the
-    scale of logits, on which ``dv`` does not depend.
+    barrier, these tiles are stored to memory. ``dq`` and ``dk``, which are sums over
+    cotangents of scaled logits, are multiplied by the scale. There may be fewer results
+    than arrays.
     """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]

@@ -156,6 +156,7 @@ def score_lines(
         reason="",
     )
     pointers = {var: captured_name(k) for k, var in enumerate(statements.captured)}
+    # The lines are not indented.
     printer = _Printer(nest=nest, name="scores", pointers=pointers, depth=0)
     return printer.score_lines(results)
 

@@ -61,7 +61,7 @@ class Tiles:
 
     @property
     def size(self) -> int:
-        """Targets of a tile."""
+        """Targets of a tile: as many as fit, but all keys of a tile have one digit."""
         return min(1 << self.shift, _TILE_BYTES // self.dtype.itemsize)
 
 
@@ -198,8 +198,8 @@ def _load_updates(warp_items: int, start: str) -> str:
     """Return lines that load the warp's share of the updates from ``start`` on.
 
     A warp has ``warp_items`` of these updates. They go to the registers ``keys`` and
-    ``updates``. Beyond the end, the last update of the tile's digit, number ``last``, is
-    loaded again. ``start`` is an expression.
+    ``updates``. Beyond the end, update ``last`` is loaded again, the last one of the
+    tile's digit. ``start`` is an expression.
     """
     return f"""
 first_at = convert_i64_i32({start} + warp * {warp_items} + lane)

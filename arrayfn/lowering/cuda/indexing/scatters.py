@@ -178,7 +178,7 @@ def _sorted(
         after.append(new_array(dtypes.int32, n))
         read = [after[0], values, after[1]]
     rows = SortedRows(count=1, n=n, keep=n)
-    # Keys are below the limit: their higher bits are 0.
+    # Keys are at most the limit: their higher bits are 0.
     calls = sort_rows(rows, data, before, after, gpu, bits=s.limit.bit_length())
     return calls, updates, read
 

@@ -247,6 +247,11 @@ def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritte
 
     A thread goes over a chunk of ``chunk`` updates. With ``partial`` there are several
     chunks: the kernel then also writes their partial results, and the keys of these.
+
+    The parts of the template are lines and expressions. A thread loads ``ahead``
+    updates at once: ``values`` are their elements, ``own`` those of their targets.
+    ``totals`` is the running result of the current target, which is at ``place``, and
+    ``narrow`` is it in the dtype of memory.
     """
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))

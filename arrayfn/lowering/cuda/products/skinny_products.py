@@ -129,7 +129,7 @@ class SkinnyProduct:
             "ldb": self.ldb,
             "c_row": self.c_row,
             "c_column": self.c_column,
-            "part": tile.k_per_block(self.k),
+            "part": tile.k_per_block(self.k),  # of a block, along k
         }
         reads, writes = {"a_in": self.a, "b_in": self.b}, {"c_out": self.c}
         return HandwrittenCall(text, reads, writes, integers, tile.blocks(self.n))

@@ -107,7 +107,8 @@ places = registers_i32({tile.items})
 def _load_values(data: SortData, tile: Tile) -> str:
     """Return lines that fill ``value_registers`` with a thread's values.
 
-    Values that are not read are the elements' positions in their row.
+    Values that are not read are the elements' positions in their row. The kernel's
+    ``begin`` is the thread's first element in the tile; the next ones are 32 apart.
     """
     value = "values_in[source + at]"
     if not data.reads_values:

@@ -62,12 +62,14 @@ def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[i
     """Return the roles of a convolution's axes, with spatial axes in memory order.
 
     The first result has the roles by array. The second is the order of the spatial axes
-    in memory, by their numbers in ``params``, the equation's parameters.
+    in memory, by their numbers in ``params``, the equation's parameters. It is that of
+    the operand or, if the operand is what is computed, of the output.
     """
     roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
     first = "operand" if "operand" in ARRAYS[params["gives"]] else "output"
     space = roles[first][SPATIAL]
     order = sorted(range(len(space)), key=lambda k: space[k])
+    # Spatial axes are the last of the roles.
     ordered = {
         name: (*array_roles[:SPATIAL], tuple(array_roles[SPATIAL][k] for k in order))
         for name, array_roles in roles.items()

@@ -40,11 +40,11 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     lanes = Lanes(dtype)
     words = BY_SHORT_NAME[lanes.compute].itemsize // 4
     arrays = ("count", "extent")
-    vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
+    pixels = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
         p["size1"] * lanes.count * words <= _MAX_SUMS
-        and max(vectors) * p["groups"] < _LARGEST
-        and min(vectors) > 1  # one pixel may be a slice that begins unaligned
+        and max(pixels) * p["groups"] < _LARGEST
+        and min(pixels) > 1  # one pixel may be a slice that begins unaligned
     )
 
 
@@ -114,7 +114,8 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> str:
     They are sums of products of ``x`` and ``cotangent``. ``down`` and ``right`` are the
     windows along lines and columns. A thread has the row ``i`` of taps, a vector of
     channels, and ``each`` lines of the output. The sums of these go to the thread's
-    ``slot``: ``sums0``, ``sums1`` and so on, one for each tap.
+    ``slot``: ``sums0``, ``sums1`` and so on, one for each tap. ``lines``, ``rows``,
+    ``columns`` and ``height`` are integers of the call in ``kernel_sums``.
     """
     n, wide = lanes.count, lanes.compute
     sums = [f"sums{j}" for j in range(right.size)]

@@ -254,7 +254,8 @@ def _store_cells(
     """Return lines that store the sums of a thread's elements, if they exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
-    padding before the first cell of a thread.
+    padding before the first cell of a thread. ``whole_rows`` and ``whole_columns`` are
+    the extents of the image, integers of the call.
     """
     down, right = axes
     top_padding, left_padding = (
