@@ -344,7 +344,7 @@ class CopyElision(StepRewrite):
             return False
         nest = _nest_redirected(step.nest, copy, self.root_of)
         if nest is not None:
-            self.steps[writer] = NestStep(nest, [])
+            self.steps[writer] = NestStep(nest, partials=[])
         return nest is not None
 
 

@@ -295,7 +295,9 @@ class _CudaLowering(Lowering):
         """
         fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= fused is not nest
-        self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
+        self.steps += [
+            NestStep(piece, partials=[]) for piece in split_nest(fused, self.gpu)
+        ]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
         """Set the field ``moves`` of operands of ``nest`` that are slices in a loop.

@@ -191,6 +191,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         for s in reversed(statements):
             if not isinstance(s, Store) and s.result.name in needed - set(means):
                 needed |= {v.name for v in uses(s)}
+        # Elements of the part.
         elements = self.row_elements() // self.parts
         if suffix == _WARP:
             elements = self.row_elements() * WARP // self.schedule.threads_per_row

@@ -54,7 +54,12 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
         # A block has whole rows: there are no clusters, nor parts of rows.
         is_warp = schedule.threads_per_row <= WARP
         threads_per_row = schedule.threads_per_row if is_warp else THREADS
-        return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)
+        return Scan(
+            threads=THREADS,
+            threads_per_row=threads_per_row,
+            lanes=schedule.lanes,
+            tiles=schedule.tiles,
+        )
     if isinstance(schedule, (Rows, Columns)):
         if isinstance(schedule, Pipeline):
             return None

@@ -262,7 +262,8 @@ class PartsPrinter(ScanPrinter[S]):
     def publish_group(self) -> None:
         """Publish the total of the group of parts that ends with ``tile``.
 
-        ``before`` becomes the total of the parts ``at`` to ``end``. Prints, for groups of 512 parts, besides the sum of totals:
+        ``before`` becomes the total of the parts from ``at`` to below ``end``. Prints,
+        for groups of 512 parts, besides the sum of totals:
 
             at = tile - 511 + thread
             end = tile + 1

@@ -91,7 +91,9 @@ def next_columns(text: Text) -> str:
             near = min_i64(near, i64(next_keys[next_at]))
         next_start = max_i64(start, quotient(near * key_block, 16) * 16)
 
-    ``next_start`` is a multiple of 16, and not before ``start``.
+    ``next_start`` is a multiple of 16, and not before ``start``. ``next_keys`` has for
+    each block of queries and each block of keys the next kept block from there on. The
+    tile's rows lie in the blocks ``first_block`` to ``last_block``.
     """
     _, column = _names(text)
     array = f"next_{text.columns}"

@@ -196,6 +196,7 @@ def attention_bias_gradient(
     """
     call = _Call.of(equation, reads)
     form = call.form
+    # Batches, queries, heads of queries, and keys.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     (bias_cotangent,) = equation.outputs
     batches, heads, rows, _ = bias_cotangent.type.shape
@@ -376,7 +377,7 @@ class _Call:
             "queries": T,
             "keys": S,
             "heads": N,
-            "group": N // K,
+            "group": N // K,  # heads of queries for each head of keys
             "left": left,
             "right": right,
         }

@@ -280,6 +280,7 @@ class EpilogueMatcher:
         batch, row, column = strides
         if p["n"] > 1 and column != 1:
             return None  # the library's rows are contiguous
+        # The same for all rows: a bias. So is a second array that is added to one row.
         if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
             can_be_bias = p["batch"] == 1 and self.dtype in _WITH_BIAS and factor == 1
             return replace(e, bias=pointer) if can_be_bias and e.bias is None else None

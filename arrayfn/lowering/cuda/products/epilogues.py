@@ -202,7 +202,7 @@ class EpilogueFolding(StepRewrite):
             )
         ]
         before = max((k + 1 for k in written if k < position), default=0)
-        self.inserted.setdefault(before, []).append(NestStep(nest, []))
+        self.inserted.setdefault(before, []).append(NestStep(nest, partials=[]))
         self.factor_arrays[times.name, alpha, dtype] = scalar
         return scalar
 
@@ -275,7 +275,7 @@ class EpilogueFolding(StepRewrite):
             return
         nest = replace(nest, operands=(*nest.operands, operand))
         kept = with_dependencies(statements, stores, through_reductions=True)
-        self.steps[position] = NestStep(restrict(nest, kept), [])
+        self.steps[position] = NestStep(restrict(nest, kept), partials=[])
 
 
 def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:

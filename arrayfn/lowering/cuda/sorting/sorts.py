@@ -125,6 +125,7 @@ def _sort_complex(
         Keys(dtype, for_positions=True, component=component) for component in COMPONENTS
     ]
     if rows.n <= _max_tile(gpu):
+        # One kernel sorts by all of ``parts``.
         data = SortData(parts[0], key_output="gathered")
         if name == "argsort":
             data = SortData(parts[0], key_output="nothing", output_values="i64")

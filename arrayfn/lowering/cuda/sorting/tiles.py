@@ -395,12 +395,15 @@ for part in range({each}):
 def move_to_shared(keys: Keys, tile: Tile, value: str = "") -> str:
     """Return lines of the phase *move*, which sort the keys into ``words``.
 
-    Each key goes to its sorted index. ``value`` is the expression of the key's value,
+    Each key goes to its sorted index: its rank in ``places``, plus the number of the
+    tile's elements with smaller digits, or with the same digit in earlier warps
+    (``starts`` and ``counters``). ``value`` is the expression of the key's value,
     which goes to ``values``; empty if there are none. It may depend on ``at``, the
     key's index in the tile.
     """
     store_value = ""
     if value:
+        # ``at`` is computed only if the value depends on it.
         at = "at = min_i64(begin + item * 32, count - 1)\n" if "at" in value else ""
         store_value = indented(f"{at}values[place] = {value}", 1)
     return f"""

@@ -32,10 +32,12 @@ def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """
+    _, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
+    # An element ``x0``, ``x1`` and so on is added to each output whose window has it.
     each = [
         f"sums{k}[lane] = sums{k}[lane] + x{element}"
-        for element, readers in axes[1].offsets().items()
+        for element, readers in right.offsets().items()
         for k, _ in readers
     ]
     body = f"""
@@ -64,6 +66,7 @@ def extremum_body(
             in the window.
         minimum: Compute the minimum, not the maximum.
     """
+    _, right = axes
     # ``limit`` is the identity of the extremum: the element beyond the border.
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
@@ -74,7 +77,7 @@ def extremum_body(
     set_position = first_tap = store_position = ""
     if "position" in gives:
         set_position = filled_registers(positions, "i32", n, "i32(0)")
-        first_tap = f"tap = convert_i64_i32(i * {axes[1].size})"
+        first_tap = f"tap = convert_i64_i32(i * {right.size})"
         store_position = "\n".join(
             f"if column + {k} < columns:\n"
             f"    store_i32x{n}(position, at + {k} * channels, {tile}, 0)"
@@ -83,7 +86,7 @@ def extremum_body(
         store_position = f"{OUTPUT_INDEX}\n{store_position}"
     comparisons = [
         line
-        for element, readers in axes[1].offsets().items()
+        for element, readers in right.offsets().items()
         for k, tap in readers
         for line in _compare(wide, f"x{element}", k, tap, gives, minimum)
     ]
