@@ -149,9 +149,11 @@ class Product:
         """
         p = self.library_call.integers
         strides = strides_along(copy.axes, (p["batch"], p["m"], p["n"]))
-        if strides is None or (p["n"] != 1 and strides[2] != 1):
+        if strides is None:
             return None
-        batch, leading, _ = strides
+        batch, leading, column = strides
+        if p["n"] != 1 and column != 1:
+            return None
         # With one row, any stride between rows will do.
         if p["m"] == 1:
             leading = p["n"]

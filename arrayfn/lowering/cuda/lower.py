@@ -413,7 +413,8 @@ class _CudaLowering(Lowering):
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
         assert isinstance(kernel, Kernel)
-        # The kernel may be of an equal loop, which has been converted already.
+        # Kernels of a CPU have no threads. This one may be of an equal loop, which has
+        # been converted already.
         if not kernel.threads:
             items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
             parameters = (*kernel.parameters, *items)

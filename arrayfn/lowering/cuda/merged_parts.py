@@ -167,6 +167,7 @@ def _chunks(
     if count < 2:
         return None
     extent = nest.axes[axis].extent
+    # Along the last axis, parts consist of whole vectors.
     unit = lanes if axis == len(nest.axes) - 1 else 1
     for parts in range(count, min(2 * count, extent)):
         if extent % (parts * unit) == 0:

@@ -56,7 +56,7 @@ class PipelinePrinter(DynamicRowScheduler):
         """
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
-        self.flag_words = 2
+        self.flag_words = 2  # the launches' count, and the work queue
         self.lay_out_shared_memory()
         self.prefetch_first_rows()
         self.line("iteration = i64(0)")

@@ -213,8 +213,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
         """Begin to copy the vector that is needed a prefetch distance later.
 
         It goes to the slot of the ring whose vector has just been used, which begins at
-        the kernel's ``ring_at``. Prints, for 8
-        vectors a thread and a prefetch distance of 5:
+        the kernel's ``ring_at``. Prints, for 8 vectors a thread and a prefetch distance
+        of 5:
 
             later = first + 10240
             if vector < 3:

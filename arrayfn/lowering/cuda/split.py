@@ -267,7 +267,7 @@ def partial_nest(
     """
     # Distances along ``axis``: from chunk to chunk, and within a chunk.
     steps = (1, chunks) if strided else (size, 1)
-    cut = Axis(chunks, False), Axis(size, True)
+    cut = Axis(chunks, reduced=False), Axis(size, reduced=True)
     axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:

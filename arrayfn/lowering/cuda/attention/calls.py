@@ -252,7 +252,8 @@ class _Call:
         """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
-        # Names, arrays and strides of the optional operands.
+        # Names, arrays and strides of the optional operands. They follow q, k and v;
+        # gradients have further operands.
         terms: tuple[str, ...] = static["given"]
         atoms_of_terms = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)

@@ -182,6 +182,7 @@ def forward(form: Form, tiles: Tiles) -> str:
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     zero_padding = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
+    # Sizes are in elements, offsets in bytes.
     return text.fill(
         _TEXT,
         H=form.head,

@@ -307,7 +307,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     ``results`` are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
-    dp = results != ("dv",)
+    dp = results != ("dv",)  # whether cotangents of weights are computed
     mean = side.pair_mean if dp else ""
     text = Text(form, tiles, side.row_extent, side.column_extent, mean)
     columns = tiles.columns
@@ -368,8 +368,9 @@ def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
     It is given as parts of ``_TEXT`` by name. Each iteration begins to copy its tile of
     columns (``is_copied``), and uses the tile that the iteration before has copied
     (``is_there``). So the first iteration has no tile to use, and the last none to
-    copy. Where a block mask leaves tiles out, an iteration finds out whether its tile
-    is kept:
+    copy. The kernel's ``number`` counts iterations, and ``count`` is the number of
+    tiles: ``tile_count`` for each head. Where a block mask leaves tiles out, an
+    iteration finds out whether its tile is kept:
 
         is_kept = number < count
         if is_kept:
@@ -423,7 +424,7 @@ def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     form, tiles = text.form, text.tiles
     lines: list[str] = []
     zero_padding: list[tuple[str, int]] = []
-    offset = 0
+    offset = 0  # in bytes
     sizes = dict.fromkeys(row_arrays, tiles.rows)
     sizes |= dict.fromkeys(side.column_arrays, 2 * tiles.columns)
     for array, rows in sizes.items():

@@ -414,6 +414,7 @@ class _Statements:
             )
         assert isinstance(value, Value)
         self.values[var] = value
+        # An identity gives the value the name of ``result``.
         identity = f"identity_{short_name(result.dtype)}"
         self.b.statements.append(
             Compute(result, identity, (value,), "element", stage=0, cost=0)

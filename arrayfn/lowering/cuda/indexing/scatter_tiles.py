@@ -168,7 +168,7 @@ for vector in range({vectors}):
         _THREADS,
         "Combines a tile of targets with the updates of their digit.",
         "updates combined with tiles of targets",
-        shared.size,
+        shared=shared.size,
     )
 
 
@@ -177,7 +177,7 @@ def _digit_range(warps: int) -> str:
 
     These are the number of the first update with that digit, and the number after the
     last. Each thread has the count of one digit, and sums up those of lower digits. The
-    tile's digit is ``begin / targets``: its first target by the targets of a tile.
+    tile's digit is ``begin / targets``, as so many targets share a digit.
     ``warps`` is the number of a block's warps. A barrier of the block ends the lines.
     """
     return f"""

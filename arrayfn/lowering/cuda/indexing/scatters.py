@@ -118,6 +118,7 @@ def scatter(
     s = scatter_of(equation)
     function = FUNCTIONS[equation.primitive.name]
     is_atomic = _uses_atomics(s, deterministic)
+    # Many updates of few targets, which fit into a block's shared memory.
     in_bins = s.width == 1 and power_of_two(s.limit) <= _BINS <= s.count
     if is_atomic and not in_bins:
         yield from atomic_scatter_add(equation, reads, names)

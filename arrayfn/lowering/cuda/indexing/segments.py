@@ -390,7 +390,7 @@ def add_in_bins(updates: Updates, bins: int) -> Handwritten:
         BIN_THREADS,
         "Adds updates in whatever order threads come: in the block, then in all.",
         "updates added as they come, in bins of blocks",
-        bins * u.target.itemsize,
+        shared=bins * u.target.itemsize,
     )
 
 

@@ -92,7 +92,7 @@ for at in range(thread, keep, {tile.threads}):
         tile.threads,
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
-        shared.size,
+        shared=shared.size,
     )
 
 
@@ -179,7 +179,7 @@ for digit in range(thread, 256, {tile.threads}):
         tile.threads,
         "Counts the digits at ``shift`` in each tile of each row.",
         "how often each tile has each digit",
-        4 * DIGIT_VALUES,
+        shared=4 * DIGIT_VALUES,
     )
 
 

@@ -36,6 +36,8 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
     cotangent is computed only if strides are 1: it is then a convolution of the
     output's cotangent by the reversed kernel.
     """
+    # Channels must be last, each a group of its own, and fill vectors. Windows must be
+    # short.
     if (
         p["axes"] != AXES
         or p["last"] != 1
