@@ -63,7 +63,11 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
         if has_columns:
             return Columns(threads_per_row=1, tiles=1, register_resident=False)
         return Rows(
-            4 * WARP, threads_per_row=1, lanes=1, tiles=1, register_resident=False
+            threads=4 * WARP,
+            threads_per_row=1,
+            lanes=1,
+            tiles=1,
+            register_resident=False,
         )
     return columns(nest, gpu) if has_columns else rows(nest, gpu)
 

@@ -366,7 +366,7 @@ class _PartCombination:
         """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
-        if not self.elements[1]:
+        if not rest.value:
             return size
         part = Value(f"{m.reduce.result.name}_place", dtypes.int64)
         within = Value(f"{m.reduce.result.name}_within", dtypes.bool_)

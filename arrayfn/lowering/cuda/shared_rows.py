@@ -63,7 +63,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
         return None
     blocks = gpu.resident_threads // threads if keeps_one_word(nest) else 0
     return Rows(
-        threads,
+        threads=threads,
         threads_per_row=cluster * threads,
         lanes=lanes,
         tiles=tiles,
@@ -227,6 +227,7 @@ def _pipeline_of_clusters(
     part = tiles * threads * lanes
     is_full = row.length == cluster * part
     has_spare_tiles = is_full and tiles > gpu.broadcast_register_tiles
+    # Weights can be in registers if all threads have as many vectors of them.
     tile = threads * lanes if has_spare_tiles else 0
     shared = _shared_memory(part, tile, row.row_bytes, row.broadcast_bytes, room, gpu)
     is_small = part * row.row_bytes <= gpu.pipeline_bytes
@@ -235,7 +236,7 @@ def _pipeline_of_clusters(
     if not is_small and cluster < gpu.max_cluster:
         return None
     return Pipeline(
-        threads,
+        threads=threads,
         threads_per_row=threads * cluster,
         lanes=lanes,
         tiles=tiles,

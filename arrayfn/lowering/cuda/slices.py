@@ -90,7 +90,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         schedule, hoisted = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         with self.open(f"if {number} < {self.rows}:"):
-            variables = self.decompose(number, self.kept_axes, "j")
+            variables = self.decompose(number, self.kept_axes, letter="j")
             slot = self.row_slot(iteration)
             self.expect_bytes(schedule.row_operands, self.size, slot)
             with self.open_slices():

@@ -85,7 +85,9 @@ def distribute(nest: Nest) -> list[Nest]:
         last = first if first + 1 in beginnings else first + 1
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
-            made = _sub_nest(nest, roots, results, nest.axes, lambda s: s.level, first)
+            made = _sub_nest(
+                nest, roots, results, nest.axes, level=lambda s: s.level, first=first
+            )
             # Store the results, which later nests load.
             operands, statements = list(made.operands), list(made.statements)
             end = made.stages
@@ -100,10 +102,12 @@ def distribute(nest: Nest) -> list[Nest]:
     elements = [s for s in stores if s.level == "element"]
     if elements:
         axes = tuple(replace(a, reduced=False) for a in nest.axes)
-        pieces.append(_sub_nest(nest, elements, results, axes, lambda s: "element"))
+        pieces.append(
+            _sub_nest(nest, elements, results, axes, level=lambda s: "element")
+        )
     outer = [s for s in stores if s.level == "outer"]
     if outer:
-        made = _sub_nest(nest, outer, results, nest.axes, lambda s: "element")
+        made = _sub_nest(nest, outer, results, nest.axes, level=lambda s: "element")
         pieces.append(select_axes(made, kept))
     return pieces
 

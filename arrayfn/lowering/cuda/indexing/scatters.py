@@ -283,7 +283,7 @@ def _in_bins(
     """
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
-    share = -(-s.count // blocks)
+    share = -(-s.count // blocks)  # updates of a block
     integers = {"n": s.count, "share": share, "limit": s.limit, **plain.integers}
     reads = dict(zip(plain.arrays_in, read, strict=True))
     text = add_in_bins(plain, power_of_two(s.limit))

@@ -324,7 +324,9 @@ if at < n:
 def put_kernel(updates: Updates) -> Handwritten:
     """Return the kernel that stores the last update of each key at its target.
 
-    ``updates`` says how the kernel addresses updates and targets.
+    ``updates`` says how the kernel addresses updates and targets. The parts of the
+    template are lines. They compute offsets: ``update`` and ``place``, where an update
+    and its target begin, and ``within`` and ``inside``, the thread's elements in these.
     """
     u, memory = updates, stored(short_name(updates.dtype))
     body = fill_template(

@@ -189,6 +189,7 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
     rows, contiguous = power_of_two(product.m), product.a_step == 1
     if not contiguous:
         rows = max(rows, LANES)
+    # An ``a`` that is contiguous along m is copied by vectors if columns are aligned.
     starts = (product.a.offset, product.a_step, product.m)
     aligned = product.a_row == 1 and not any(start % LANES for start in starts)
     tiles = (

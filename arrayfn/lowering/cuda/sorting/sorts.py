@@ -64,7 +64,8 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     x = equation.inputs[0]
     source = pointer_of(x, reads)
     *lead, n = x.type.shape
-    rows = SortedRows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
+    keep = equation.outputs[0].type.shape[-1]
+    rows = SortedRows(count=math.prod(lead), n=n, keep=keep)
     if not rows.count * rows.keep:
         return
     outputs = [Pointer(v) for v in equation.outputs]
