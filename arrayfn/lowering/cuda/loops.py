@@ -79,6 +79,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         threads: int,
     ) -> None:
         super().__init__(loop, name, storage, names, readable=readable)
+        # A work item is a block of the GPU: its elements, its threads.
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."
 

@@ -156,6 +156,7 @@ def shared_bytes(kernel: Kernel) -> int:
 
     Each array takes up whole lines.
     """
+    # Matches have the letters and the bits of the dtype, and the number of elements.
     # The dtype ``bool`` has no bits in its name: it takes a byte.
     sizes = (
         int(count) * (int(bits or 8) // 8)

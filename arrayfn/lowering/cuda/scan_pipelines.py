@@ -117,7 +117,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     @override
     def declare(self) -> None:
-        """Declare registers and shared memory."""
+        """Declare registers and shared memory.
+
+        The class describes them. Besides, ``a_totals`` are registers for totals that
+        are read, and ``a_found`` and ``a_group`` shared arrays for ``combine_block``.
+        """
         schedule, total = self.schedule, self.total
         self.declare_tiles(self.in_registers, schedule.lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
@@ -229,7 +233,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def sum_group(self) -> None:
         """Publish the total of a group of parts, if the part ``second`` is its last.
 
-        That part was reduced one iteration before.
+        That part was reduced one iteration before. ``second`` is the count of all parts
+        if there is none.
         """
         parts = self.parts
         self.line("tile = second")

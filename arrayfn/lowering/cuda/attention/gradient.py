@@ -133,6 +133,7 @@ def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
     bytes; ``lse`` and ``delta`` of two tiles of columns have 4.
     """
     arrays = 2 if with_dp else 1
+    # Two arrays of columns, with two buffers each.
     elements = form.line * (arrays * tiles.rows + 4 * tiles.columns)
     return 2 * elements + 4 * 4 * tiles.columns
 

@@ -133,7 +133,8 @@ class _Known:
         if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:
             return None
         assert isinstance(scalar, Argument) or isinstance(scalar.value, int)
-        return Range(int(scalar.value.real), int(scalar.value.real))
+        number = int(scalar.value.real)
+        return Range(number, number)
 
     def fold(self, s: Compute) -> bool:
         """Record what is known of the result of ``s``; return whether to drop ``s``.

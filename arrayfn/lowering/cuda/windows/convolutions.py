@@ -221,6 +221,7 @@ class _Arrangement:
         """
         p, gives = self.integers, self.params["gives"]
         window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
+        # The channels that windows sum: for the operand's cotangent the output's.
         single = {"output": p["inner"], "operand": p["outer"]}
         return single.get(gives) == 1 and window <= SHORT_SUMS
 

@@ -158,9 +158,10 @@ def _products(lanes: Lanes, right: WindowAxis) -> str:
     values: list[str] = []
 
     def load(name: str, array: str, index: str, condition: str) -> None:
-        """Load the vector ``name`` if ``condition`` holds; else it is zeros.
+        """Append lines to ``loads`` and ``values``, which define the vector ``name``.
 
-        It begins at ``index`` of ``array``.
+        If ``condition`` holds, it is loaded from ``index`` of ``array`` on; else it is
+        zeros.
         """
         tile = f"{name}_tile"
         loads.append(lanes.tile(tile))
