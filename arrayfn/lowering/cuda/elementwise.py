@@ -248,7 +248,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def load_vectors(
         self, accesses: VectorAccesses, at: AxisIndices, register: str
     ) -> None:
-        """Load a vector of each operand of ``accesses`` that is read into its tile.
+        """Load a vector of each operand that ``accesses`` reads into its tile.
 
         Gathers load at computed indices. ``at`` are the indices of the vector's first
         element, ``register`` is that element's index in the tile.

@@ -122,7 +122,10 @@ def lower(
     *passes, layouts = passes_for(gpu, options)
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
-        """Lower ``part``, one of two parts of the Program or all of it."""
+        """Lower ``part``, one of two parts of the Program or all of it.
+
+        ``check``, ``gpu``, ``options`` and the pass ``layouts`` are those of ``lower``.
+        """
         laid_out = run_passes(part, check, (layouts,))
         compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.
@@ -386,7 +389,11 @@ class _CudaLowering(Lowering):
 
     @override
     def print(self, step: NestStep) -> CallStep:
-        """Print the kernel of the nest of ``step``; return the kernel's call."""
+        """Print the kernel of the nest of ``step``; return the kernel's call.
+
+        In persistent mode its blocks have the size of a persistent kernel's, if
+        possible.
+        """
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":

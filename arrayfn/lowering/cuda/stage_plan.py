@@ -179,7 +179,10 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
     def words(s: Load | Compute | Count) -> int:
-        """Return the registers for ``lanes`` elements of what ``s`` computes."""
+        """Return the registers for ``lanes`` elements of what ``s`` computes.
+
+        ``nest`` and ``lanes`` are those of the enclosing function.
+        """
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
             # Loaded vectors are kept in their memory dtype, and are not converted.
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)

@@ -360,6 +360,7 @@ class _Call:
         """
         strides_by_name: dict[str, int] = {}
         for name in names:
+            # The last stride, along a head, is 1.
             strides = self.strides[self.names.index(name)]
             for axis, step in zip(("batch", "token", "head"), strides, strict=False):
                 strides_by_name[f"{name}_{axis}"] = step

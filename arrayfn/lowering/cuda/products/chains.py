@@ -146,5 +146,6 @@ class _Search:
         """Whether ``x`` is one row that is broadcast to ``shape``."""
         if x.type.dtype in dtypes.COMPLEX:
             return False
+        # The axes of ``x`` along which different elements of an array are read.
         axes = [m.axis for m in self.reads[x].axes if m.axis is not None]
         return x.type.shape == shape and axes == [len(shape) - 1]

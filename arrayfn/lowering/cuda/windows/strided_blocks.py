@@ -26,6 +26,8 @@ _ALIGNED: Final = 16
 
 def has_blocks(p: Mapping[str, int]) -> bool:
     """Whether the convolution with the integers ``p`` can be rewritten by blocks."""
+    # Channels must be last and in one group, and windows longer than their strides. The
+    # channels of a block must not be too many.
     axes = range(p["axes"])
     strides = [p[f"stride{k}"] for k in axes]
     return (
