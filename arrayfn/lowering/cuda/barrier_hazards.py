@@ -49,7 +49,11 @@ class HazardsSinceBarrier:
     def record_accesses(
         self, read: Sequence[Var], written: Sequence[Var], block: int
     ) -> None:
-        """Record that ``block``, a number or ``SEVERAL_BLOCKS``, accesses arrays."""
+        """Record that ``block`` reads and writes the given arrays.
+
+        ``block`` is a number or ``SEVERAL_BLOCKS``. ``owners`` keeps for each array the
+        one block that accesses it: a second block makes that ``SEVERAL_BLOCKS``.
+        """
         self.read.update(read)
         self.written.update(written)
         for var in (*read, *written):

@@ -85,6 +85,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine the partial results of each column, in the order of the warps.
 
+        ``part`` is the thread's warp, and ``lane`` its column in the block.
         Prints, for a sum ``b`` and two warps:
 
             b_parts = shared_f32(64)

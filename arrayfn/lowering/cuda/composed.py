@@ -147,7 +147,8 @@ class _Composer(ComposedText):
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Print ``steps`` as the kernel ``name``.
 
-        Fills in ``source``, ``parameters`` and ``pointers``.
+        Fills in ``source``, ``parameters`` and ``pointers``. ``taken`` are the names
+        in use, ``parts`` the device functions that kernels became, by kernel.
         """
         self.taken |= {"barrier_state", "block", name}
         self.steps(steps)
@@ -292,6 +293,7 @@ class _Composer(ComposedText):
             return
         first, last = self.synchronize(step.reads, step.writes, step.items)
         part = self.part(kernel)
+        # The kernel's pointer parameters come first, the integers follow.
         pointers = [
             self.pointer(var, offset, parameter.kind)
             for (var, offset), parameter in zip(

@@ -149,9 +149,11 @@ class Product:
         """
         p = self.library_call.integers
         strides = strides_along(copy.axes, (p["batch"], p["m"], p["n"]))
-        if strides is None or (p["n"] != 1 and strides[2] != 1):
+        if strides is None:
             return None
-        batch, leading, _ = strides
+        batch, leading, column = strides
+        if p["n"] != 1 and column != 1:
+            return None
         # With one row, any stride between rows will do.
         if p["m"] == 1:
             leading = p["n"]
@@ -303,7 +305,10 @@ class CopyElision(StepRewrite):
         )
 
     def may_write(self, position: int, array: Var, box: Box) -> bool:
-        """Whether the step at ``position`` may write in ``box`` of ``array``."""
+        """Whether the step at ``position`` may write in ``box`` of ``array``.
+
+        ``redirected`` has the boxes that a redirected step writes, by its position.
+        """
         step = self.steps[position]
         if position in self.redirected:
             boxes = [b for root, b in self.redirected[position] if root is array]
@@ -315,8 +320,9 @@ class CopyElision(StepRewrite):
                 if o.written and self.root_of(o.array) is array
             ]
         else:
-            # Boxes meet if their ranges of indices meet along every axis.
+            # Where it writes is not known: it may be anywhere in its arrays.
             return any(self.root_of(var) is array for var in step.writes)
+        # Boxes meet if their ranges of indices meet along every axis.
         return any(
             all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
             for other in boxes
@@ -340,7 +346,7 @@ class CopyElision(StepRewrite):
             return False
         nest = _nest_redirected(step.nest, copy, self.root_of)
         if nest is not None:
-            self.steps[writer] = NestStep(nest, [])
+            self.steps[writer] = NestStep(nest, partials=[])
         return nest is not None
 
 

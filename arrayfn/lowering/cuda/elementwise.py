@@ -248,10 +248,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def load_vectors(
         self, accesses: VectorAccesses, at: AxisIndices, register: str
     ) -> None:
-        """Load a vector of each operand of ``accesses.loaded`` into its tile.
+        """Load a vector of each operand that ``accesses`` reads into its tile.
 
-        ``at`` are the indices of the vector's first element, ``register`` is that
-        element's index in the tile.
+        Gathers load at computed indices. ``at`` are the indices of the vector's first
+        element, ``register`` is that element's index in the tile.
         """
         for operand in accesses.loads:
             self.load_vector(operand, self.schedule.lanes, at, register)
@@ -275,7 +275,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
 
         An access at computed indices moves a whole vector if its operand is a vector
         along the innermost axis, its indices are uniform and step by whole vectors, and
-        it does not add.
+        it does not add. A value is uniform if it is the same for all elements of a
+        vector.
         """
         body, lanes = self.nest.statements, self.schedule.lanes
         uniform: dict[Value, Statement] = {}

@@ -117,7 +117,10 @@ class HandwrittenCall:
         return self.text.kernel(name, types, self.integers)
 
     def step(self, kernel: str) -> CallStep:
-        """Return the plan's step that launches the kernel named ``kernel``."""
+        """Return the plan's step that launches the kernel named ``kernel``.
+
+        The step's pointers are arrays with offsets in bytes; a work item is a block.
+        """
         pointers = (*self.reads.values(), *self._written.values())
         return CallStep(
             kernel=kernel,
@@ -185,9 +188,10 @@ def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
         if alone is None:
             lines.append(line.format(**parts))
             continue
-        part = parts[alone[2]]
+        indent, name = alone.groups()
+        part = parts[name]
         text = str(part) if isinstance(part, str | int) else "\n".join(part)
-        lines.append(textwrap.indent(text.strip("\n"), alone[1]))
+        lines.append(textwrap.indent(text.strip("\n"), indent))
     return "\n".join(lines)
 
 

@@ -59,12 +59,14 @@ class OneThreadLoopPrinter(LoopPrinter):
     """Prints a loop that one thread runs from its first to its last iteration."""
 
     is_interruptible = False
+    """A kernel of a GPU does not end early if the user interrupts the run."""
 
 
 class _ElementLoopPrinter(OneThreadLoopPrinter):
     """Prints a loop that each thread runs for one element of the carried arrays."""
 
     items = ()
+    """No parameters give a range of work items: a thread has one element."""
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         threads: int,
     ) -> None:
         super().__init__(loop, name, storage, names, readable=readable)
+        # A work item is a block of the GPU: its elements, its threads.
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."
 
@@ -97,7 +100,8 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
     def can_be_variable(self, root: Var) -> bool:
         """Return whether a variable can stand for a thread's element of ``root``.
 
-        It cannot for half precision, which memory stores in another form.
+        It cannot for half precision, which memory stores in another form, nor if the
+        loop needs the array itself (``in_memory``).
         """
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION

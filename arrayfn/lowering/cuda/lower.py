@@ -118,10 +118,14 @@ def lower(
         gpu: The GPU's numbers, which schedules depend on.
         options: What the user asked for: fusion, determinism, persistent kernels.
     """
+    # The last pass, layout assignment, is run on each part by itself.
     *passes, layouts = passes_for(gpu, options)
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
-        """Lower ``part``, one of two parts of the Program or all of it."""
+        """Lower ``part``, one of two parts of the Program or all of it.
+
+        ``check``, ``gpu``, ``options`` and the pass ``layouts`` are those of ``lower``.
+        """
         laid_out = run_passes(part, check, (layouts,))
         compiled = _CudaLowering(laid_out, donated, gpu, options).run()
         # A product that had an epilogue folded in is not called by its first name.
@@ -133,6 +137,7 @@ def lower(
         return replace(compiled, kernels=kernels, plan=plan)
 
     simplified = run_passes(program, check, tuple(passes))
+    # What depends only on constants is one part: it is computed once.
     return with_types_of(program, in_two_parts(simplified, donated, lowered))
 
 
@@ -153,6 +158,7 @@ class _CudaLowering(Lowering):
         super().__init__(program, donated, options)
         self.gpu = gpu
         self.redirectable: dict[int, RedirectableCall] = {}
+        """Calls that can write elsewhere, or do more, by the ``id`` of their step."""
         self.pairs: dict[Equation, Equation] = {}
         """For each of two pooling equations that one kernel computes: the other."""
         self.computed_pools: set[Equation] = set()
@@ -208,7 +214,10 @@ class _CudaLowering(Lowering):
         chains = sums_with_products(program, self.reads)
         is_persistent = self.options.mode == "persistent"
         return fuse(
-            program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
+            program,
+            chains,
+            clone_cost=CLONE_COST,
+            short=ROW_OF_A_BLOCK if is_persistent else maxsize,
         )
 
     @override
@@ -224,6 +233,7 @@ class _CudaLowering(Lowering):
         fixed = self.options.deterministic
         kernel = KERNELS.for_call(equation, "cuda", fixed)
         if kernel is not None and kernel.lowered:
+            # Its function makes calls of kernels of generated text.
             self.add_all(kernel.function(equation, self.reads))
             return
         if kernel is not None:
@@ -288,7 +298,9 @@ class _CudaLowering(Lowering):
         """
         fused = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= fused is not nest
-        self.steps += [NestStep(piece, []) for piece in split_nest(fused, self.gpu)]
+        self.steps += [
+            NestStep(piece, partials=[]) for piece in split_nest(fused, self.gpu)
+        ]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
         """Set the field ``moves`` of operands of ``nest`` that are slices in a loop.
@@ -377,7 +389,11 @@ class _CudaLowering(Lowering):
 
     @override
     def print(self, step: NestStep) -> CallStep:
-        """Print the kernel of the nest of ``step``; return the kernel's call."""
+        """Print the kernel of the nest of ``step``; return the kernel's call.
+
+        In persistent mode its blocks have the size of a persistent kernel's, if
+        possible.
+        """
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
@@ -404,7 +420,8 @@ class _CudaLowering(Lowering):
         call = super().print_loop(loop)
         kernel = self.kernels[call.kernel]
         assert isinstance(kernel, Kernel)
-        # The kernel may be of an equal loop, which has been converted already.
+        # Kernels of a CPU have no threads. This one may be of an equal loop, which has
+        # been converted already.
         if not kernel.threads:
             items = tuple(Parameter(name, "i64") for name in ("begin", "end"))
             parameters = (*kernel.parameters, *items)
@@ -498,7 +515,8 @@ class _CudaLowering(Lowering):
     def library_equation(self, form: Library, equation: Equation) -> None:
         """Append the steps of ``equation``, whose primitive has the library ``form``.
 
-        They call NVIDIA's library where there is one, else NumPy on the host.
+        Sorts are handwritten kernels. Other equations call NVIDIA's library where there
+        is one, else NumPy on the host.
         """
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))
@@ -507,7 +525,7 @@ class _CudaLowering(Lowering):
         if make is None or not equation.inputs[0].type.size:
             self.library(reference_call(equation, self.reads))
             return
-        if form.in_place:
+        if form.in_place:  # the library overwrites the operand
             self.take_over(equation)
         self.add_all(make(MatrixEquation(equation, self.reads, self.names)))
 
@@ -559,4 +577,4 @@ class _CudaLowering(Lowering):
         A product without elements has no tile.
         """
         items = min(1, gemm.batch * gemm.m * gemm.n)
-        return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)
+        return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), grain=1)

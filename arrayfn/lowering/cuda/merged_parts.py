@@ -88,16 +88,37 @@ def merged_parts(
     others = math.prod(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
     )
-    elements = size * others, rest * others
-    shifted = _with_partial_shifts(nest, merge, elements[0])
+    part_elements, rest_elements = size * others, rest * others
+    shifted = _with_partial_shifts(nest, merge, part_elements)
     strided = has_narrow_rows(nest, axis)
     # Narrow rows have few columns: if the parts of a column are neighbours in memory,
     # they are combined as a row, by more blocks.
     parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
-    nests = [partial_nest(shifted, axis, 0, size, count, parts, strided=strided)]
+    nests = [
+        partial_nest(
+            shifted,
+            axis,
+            first_chunk=0,
+            size=size,
+            chunks=count,
+            parts=parts,
+            strided=strided,
+        )
+    ]
     if rest:
-        shifted = _with_partial_shifts(nest, merge, elements[1])
-        nests.append(partial_nest(shifted, axis, count, rest, 1, parts, size * count))
+        shifted = _with_partial_shifts(nest, merge, rest_elements)
+        nests.append(
+            partial_nest(
+                shifted,
+                axis,
+                first_chunk=count,
+                size=rest,
+                chunks=1,
+                parts=parts,
+                start=size * count,
+            )
+        )
+    elements = part_elements, rest_elements
     combined = _PartCombination(merge, parts, count, elements).statements
     return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
 
@@ -136,6 +157,7 @@ def _chunks(
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
         if any(_is_slow(m) for m in merge.rescaled):
             room *= 2
+    # 32-bit words of a row (or of 32 columns) in registers. A part may have ``room``.
     words = kept_words(nest, lanes) * length * columns // lanes
     if _stays_whole(nest, schedule, rows, words, gpu):
         return None
@@ -145,10 +167,11 @@ def _chunks(
     if count < 2:
         return None
     extent = nest.axes[axis].extent
+    # Along the last axis, parts consist of whole vectors.
     unit = lanes if axis == len(nest.axes) - 1 else 1
     for parts in range(count, min(2 * count, extent)):
         if extent % (parts * unit) == 0:
-            return Chunks(axis, extent // parts, parts, 0)
+            return Chunks(axis, size=extent // parts, count=parts, rest=0)
     return Chunks(axis, *uneven_chunks(extent, count))
 
 
@@ -221,7 +244,9 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
             continue
         result = replace(first.result, name=f"{first.result.name}_own")
         arguments = (first.result, argument)
-        shift = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
+        shift = Compute(
+            result, function, arguments, "outer", stage=merge.stage + 1, cost=1
+        )
         own_shifts[m.shift.name] = result
         shifts_after.setdefault(first.result.name, {})[result.name] = shift
     statements: list[Statement] = []
@@ -341,14 +366,15 @@ class _PartCombination:
         """
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
-        if not self.elements[1]:
+        if not rest.value:
             return size
         part = Value(f"{m.reduce.result.name}_place", dtypes.int64)
         within = Value(f"{m.reduce.result.name}_within", dtypes.bool_)
         stage, last = m.reduce.stage, Argument("parts_before_rest", self.count)
+        # Axis 0 of the combining nest counts the parts.
         self.statements += [
             Count(part, 0, "element", stage),
-            Compute(within, "lt_i64", (part, last), "element", stage, 1),
+            Compute(within, "lt_i64", (part, last), "element", stage, cost=1),
         ]
         return self.compute(m, "elements", "select", within, size, rest)
 
@@ -366,5 +392,7 @@ class _PartCombination:
         result = replace(m.reduce.result, name=f"{m.reduce.result.name}_{name}")
         function = f"{kind}_{short_name(result.dtype)}"
         stage = m.reduce.stage
-        self.statements.append(Compute(result, function, of, "element", stage, 1))
+        self.statements.append(
+            Compute(result, function, of, level="element", stage=stage, cost=1)
+        )
         return result

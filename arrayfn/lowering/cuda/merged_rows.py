@@ -191,6 +191,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         for s in reversed(statements):
             if not isinstance(s, Store) and s.result.name in needed - set(means):
                 needed |= {v.name for v in uses(s)}
+        # Elements of the part.
         elements = self.row_elements() // self.parts
         if suffix == _WARP:
             elements = self.row_elements() * WARP // self.schedule.threads_per_row
@@ -305,6 +306,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         overflow.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
+        # The sum ``m`` of the exponentials that are called ``name``.
         for name, m in merge.scaled.items():
             read = [s for s in later if name in {v.name for v in uses(s)}]
             if name in self.factors and all(
@@ -325,9 +327,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """Return the variable that replaces the division ``s``, by multiplication.
+        """Return the variable by which the division ``s`` becomes a multiplication.
 
-        Return None if ``s`` is no division, or stays one.
+        An exponential ``d`` that is divided by the sum of all exponentials is
+        multiplied by ``d_share`` instead. None if ``s`` is no such division.
         """
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None

@@ -106,7 +106,7 @@ def loop_of(
     """
     body, consts = found.body, equation.params["body_consts"]
     operands: list[Var] = []
-    for atom in equation.inputs[:-1]:
+    for atom in equation.inputs[:-1]:  # the last is the reduced condition
         assert isinstance(atom, Var)
         operands.append(reads[atom].base)
     for inner, outer in zip(body.inputs[:consts], operands[:consts], strict=True):
@@ -119,8 +119,17 @@ def loop_of(
     results = list(equation.outputs[:-1])
     inner = body.inputs[consts:]
     carries = carried_values(inner, outputs, operands[consts:], results)
-    predicate = inner[found.mask]
-    return LoopStep(steps, None, predicate, [], carries, operands, results, outputs)
+    predicate = inner[found.mask]  # the carried condition of the element
+    return LoopStep(
+        steps,
+        count=None,
+        predicate=predicate,
+        slices=[],
+        carries=carries,
+        operands=operands,
+        results=results,
+        outputs=outputs,
+    )
 
 
 def without_unread(

@@ -51,9 +51,15 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
+        # A block has whole rows: there are no clusters, nor parts of rows.
         is_warp = schedule.threads_per_row <= WARP
         threads_per_row = schedule.threads_per_row if is_warp else THREADS
-        return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)
+        return Scan(
+            threads=THREADS,
+            threads_per_row=threads_per_row,
+            lanes=schedule.lanes,
+            tiles=schedule.tiles,
+        )
     if isinstance(schedule, (Rows, Columns)):
         if isinstance(schedule, Pipeline):
             return None
@@ -81,7 +87,13 @@ def _with_block_rows(schedule: Rows | Columns) -> Rows | Columns | None:
         return None
     if isinstance(schedule, Columns):
         return replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
-    return Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
+    return Rows(
+        threads=THREADS,
+        threads_per_row=THREADS,
+        lanes=schedule.lanes,
+        tiles=tiles,
+        register_resident=schedule.register_resident,
+    )
 
 
 def estimate_launches(steps: Iterable[PlanStep]) -> float:
@@ -144,6 +156,7 @@ def shared_bytes(kernel: Kernel) -> int:
 
     Each array takes up whole lines.
     """
+    # Matches have the letters and the bits of the dtype, and the number of elements.
     # The dtype ``bool`` has no bits in its name: it takes a byte.
     sizes = (
         int(count) * (int(bits or 8) // 8)

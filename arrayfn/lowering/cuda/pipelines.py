@@ -56,7 +56,7 @@ class PipelinePrinter(DynamicRowScheduler):
         """
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
-        self.flag_words = 2
+        self.flag_words = 2  # the launches' count, and the work queue
         self.lay_out_shared_memory()
         self.prefetch_first_rows()
         self.line("iteration = i64(0)")
@@ -109,6 +109,7 @@ class PipelinePrinter(DynamicRowScheduler):
             with self.open_slices():
                 self.line("size = size + count")
         copies = schedule.prefetch_rows + (1 if schedule.broadcast_operands else 0)
+        # The bytes that mbarriers expect first, by array; None if copies announce them.
         mbarriers: dict[str, Sequence[int | None]] = {"mbarriers": [None] * copies}
         if schedule.cluster > 1:
             self.exchanged = "exchanged"

@@ -29,7 +29,10 @@ def extremum_positions_in_one(program: Program) -> Program:
     """Rewrite argmax and argmin of long rows and columns as ``reduce_min`` of keys."""
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """Return the rewritten argmax or argmin of ``operands``; None to keep it."""
+        """Return the rewritten argmax or argmin of ``operands``; None to keep it.
+
+        The equation's parameters are ``axis`` and ``dtype``.
+        """
         primitive, params = equation.primitive, equation.params
         if primitive not in (argmax, argmin):
             return None

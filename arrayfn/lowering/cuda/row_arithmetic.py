@@ -180,7 +180,10 @@ class RowArithmetic(RowLoops[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """Return the function that divides row scalars for fp16 and bf16 results."""
+        """Return the function that divides row scalars for fp16 and bf16 results.
+
+        All warps of a pipeline's block wait for such a number: it is approximated.
+        """
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
@@ -246,7 +249,8 @@ class RowArithmetic(RowLoops[T]):
         for k, x in enumerate(terms[:2]):
             product = self.product_of(x)
             if product is not None and self.fma_of(product) is s:
-                # A square has one argument, which is both factors.
+                # The other term is number ``1 - k``. A square has one argument, which
+                # is both factors.
                 factors = product.arguments[0], product.arguments[-1]
                 arguments = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
                 text = f"{self.name_of(s.result)} = fma_rn_f32({arguments})"

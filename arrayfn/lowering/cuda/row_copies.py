@@ -182,7 +182,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.prefetched, distance * schedule.threads_per_row * lanes
         )
         # Waits count commit groups. So threads without a vector commit an empty group.
-        with self.open_vectors("cp_async_commit()", (0, distance)) as at:
+        with self.open_vectors(after="cp_async_commit()", span=(0, distance)) as at:
             for operand in self.prefetched:
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
@@ -212,8 +212,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def prefetch_next(self, operands: Sequence[int], at: AxisIndices) -> None:
         """Begin to copy the vector that is needed a prefetch distance later.
 
-        It goes to the slot of the ring whose vector has just been used. Prints, for 8
-        vectors a thread and a prefetch distance of 5:
+        It goes to the slot of the ring whose vector has just been used, which begins at
+        the kernel's ``ring_at``. Prints, for 8 vectors a thread and a prefetch distance
+        of 5:
 
             later = first + 10240
             if vector < 3:

@@ -53,6 +53,8 @@ class PartsPrinter(ScanPrinter[S]):
         """Print the kernel's lines: a block reduces one part and scans another."""
         self.read_nest()
         schedule = self.schedule
+        # A block reduces the part of its number, and scans the one ``lag`` before. The
+        # first ``lag`` blocks scan nothing, the last ones reduce nothing.
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
         # The flag buffer: the launches' count, and a slot for the total of each part
@@ -218,7 +220,7 @@ class PartsPrinter(ScanPrinter[S]):
         total = self.total
         self.line(f"{total} = {self.identity}")
         with self.open_vectors(), self.open_accumulation():
-            pass
+            pass  # running values of elements are not needed
         self.combine_lanes(total, WARP)
         self.store_warp_total("parts")
 
@@ -260,7 +262,8 @@ class PartsPrinter(ScanPrinter[S]):
     def publish_group(self) -> None:
         """Publish the total of the group of parts that ends with ``tile``.
 
-        Prints, for groups of 512 parts, besides the sum of totals:
+        ``before`` becomes the total of the parts from ``at`` to below ``end``. Prints,
+        for groups of 512 parts, besides the sum of totals:
 
             at = tile - 511 + thread
             end = tile + 1
@@ -285,7 +288,10 @@ class PartsPrinter(ScanPrinter[S]):
 
         Half of the threads read totals of earlier parts of the same group, the other
         half totals of earlier groups. Without groups all threads read totals of parts.
-        Prints, for 128 threads and groups of 512 parts, before the sum of totals:
+        ``tile`` is the part's number among all parts, ``part`` its number in its row,
+        which is row ``start``. ``at`` and ``end`` are slots of the flag buffer: part t
+        has slot t, and the groups follow. Prints, for 128 threads and groups of 512
+        parts, before the sum of totals:
 
             at = tile - remainder(part, 512) + thread
             end = tile
@@ -312,7 +318,9 @@ class PartsPrinter(ScanPrinter[S]):
     def read_totals(self, apart: int) -> None:
         """Set ``before`` to a thread's share of the totals in slots ``at`` to ``end``.
 
-        The thread combines every ``apart``-th total, beginning with its own ``at``.
+        The thread combines every ``apart``-th total, beginning with its own ``at``. It
+        waits until these totals are published, ``FLAGS_AT_ONCE`` at a time; slots from
+        ``end`` on leave the identity in the registers.
         """
         totals, identity = f"{self.total}_totals", self.identity
         read = f"wait_for_{self.dtype}x{FLAGS_AT_ONCE}"

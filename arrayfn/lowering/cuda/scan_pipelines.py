@@ -117,7 +117,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     @override
     def declare(self) -> None:
-        """Declare registers and shared memory."""
+        """Declare registers and shared memory.
+
+        The class describes them. Besides, ``a_totals`` are registers for totals that
+        are read, and ``a_found`` and ``a_group`` shared arrays for ``combine_block``.
+        """
         schedule, total = self.schedule, self.total
         self.declare_tiles(self.in_registers, schedule.lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
@@ -144,6 +148,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.line("begin_work_queue(flag_buffer)")
             self.line(f"mbarrier_init(mbarriers, {slots})")
             self.line("fence_mbarrier_init()")
+            # The other slots are free until the first part is the oldest.
             for slot in range(slots - _BEHIND):
                 if slot:
                     self.claim_part()
@@ -166,7 +171,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.begin_part()
         self.load_all()
         with self.open_vector_sums():
-            pass
+            pass  # running values are computed when the part is scanned
         self.scan_warps()
         self.store_warp_total("warps")
 
@@ -228,7 +233,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def sum_group(self) -> None:
         """Publish the total of a group of parts, if the part ``second`` is its last.
 
-        That part was reduced one iteration before.
+        That part was reduced one iteration before. ``second`` is the count of all parts
+        if there is none.
         """
         parts = self.parts
         self.line("tile = second")
@@ -264,7 +270,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:
-        """Open the loop over a thread's vectors, each at ``place`` of its part."""
+        """Open the loop over a thread's vectors, each at ``place`` of its part.
+
+        ``first`` is its index in the row, in which the part begins at ``begin``.
+        """
         schedule = self.schedule
         with self.open(f"for vector in range({schedule.tiles}):"):
             text = f"((warp * {schedule.tiles} + vector) * {WARP} + lane)"
@@ -279,7 +288,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     ) -> None:
         """Load a vector as in ``CudaPrinter``, or from shared memory if it is there.
 
-        The ``row_operands`` of the schedule are copied to shared memory.
+        The ``row_operands`` of the schedule are copied to shared memory. The kernel's
+        ``ring`` is the slot of the part, and ``place`` the vector's index in the part.
         """
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)

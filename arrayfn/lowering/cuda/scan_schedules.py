@@ -44,7 +44,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     row = _ScannedRow.of(nest, gpu)
     # Vectors of a thread whose running values fit into its registers.
     room = gpu.scan_words // row.vector_words
-    if row.vectors > gpu.scan_threads * room:
+    if row.vectors > gpu.scan_threads * room:  # a long row: more for each thread
         room *= 2
     tiles = max(1, min(8, room, power_of_two(-(-row.vectors // WARP))))
     threads_per_row = max(WARP, power_of_two(-(-row.vectors // tiles)))
@@ -67,7 +67,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     threads_per_row = cluster * threads
     if threads_per_row == WARP:
         threads = 4 * WARP  # of a block, for four rows
-    return Scan(threads, threads_per_row, row.lanes, tiles, cluster)
+    return Scan(threads, threads_per_row, row.lanes, tiles, cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,11 @@ class _ScannedRow:
         itemsize = reduce.result.dtype.itemsize
         count = math.prod(a.extent for a in nest.axes[:-1])
         return cls(
-            count, lanes, -(-length // lanes), itemsize, lanes * -(-itemsize // 4)
+            count=count,
+            lanes=lanes,
+            vectors=-(-length // lanes),
+            itemsize=itemsize,
+            vector_words=lanes * -(-itemsize // 4),
         )
 
 
@@ -111,7 +115,14 @@ def _scan_in_parts(row: _ScannedRow, gpu: GpuConfig) -> Scan:
     parts = -(-row.vectors // (threads * tiles))
     part_bytes = threads * tiles * row.lanes * max(row.itemsize, 1)
     lag = max(1, min(gpu.scan_lag_bytes // part_bytes, row.count * parts // 2))
-    return Scan(threads, threads, row.lanes, tiles, parts=parts, lag=lag)
+    return Scan(
+        threads=threads,
+        threads_per_row=threads,
+        lanes=row.lanes,
+        tiles=tiles,
+        parts=parts,
+        lag=lag,
+    )
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
@@ -145,10 +156,10 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(
-        threads,
-        threads,
-        lanes,
-        tiles,
+        threads=threads,
+        threads_per_row=threads,
+        lanes=lanes,
+        tiles=tiles,
         parts=parts,
         blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,

@@ -67,6 +67,7 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             self.row = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
+            # Each block sends its total to all blocks of the cluster.
             self.make_mbarriers(mbarriers=[schedule.cluster * size])
             self.line("cluster_arrive()")
         else:
@@ -123,9 +124,9 @@ class ScanPrinter(CudaPrinter[S]):
     def define_lane_and_warp(self, thread: str) -> None:
         """Define ``lane``, a thread's number in its warp, and ``warp``, the warp's.
 
-        ``thread`` is the variable with the thread's number in its block. The warp's
-        number is the one in its row group, of which the kernel's variable ``thread`` is
-        the thread.
+        The argument ``thread`` is the variable with the thread's number in its block.
+        Warps are numbered in their row group: the kernel's variable of the name
+        ``thread`` is the thread's number there.
         """
         self.line(f"lane = remainder({thread}, {WARP})")
         self.line(f"warp = quotient(thread, {WARP})")
@@ -336,6 +337,8 @@ class ScanPrinter(CudaPrinter[S]):
         """Set ``ahead`` to the prefix of the warp's elements in the row.
 
         With ``loops`` it includes the earlier iterations of a loop along the row.
+        ``scan_totals`` (or ``scan_cluster``) sets ``ahead`` within the iteration, and
+        ``a`` to the iteration's total, which is added to what is carried on.
         """
         total = self.total
         if self.warps > 1:

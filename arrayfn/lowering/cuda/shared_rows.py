@@ -63,7 +63,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
         return None
     blocks = gpu.resident_threads // threads if keeps_one_word(nest) else 0
     return Rows(
-        threads,
+        threads=threads,
         threads_per_row=cluster * threads,
         lanes=lanes,
         tiles=tiles,
@@ -90,8 +90,14 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     is_small = length * size <= cluster * gpu.cluster_bytes
     if rows * cluster < gpu.multiprocessors and not is_small:
         return None
-    threads = gpu.max_threads
-    return Rows(threads, threads * cluster, lanes, gpu.tiles, False, cluster)
+    return Rows(
+        threads=gpu.max_threads,
+        threads_per_row=gpu.max_threads * cluster,
+        lanes=lanes,
+        tiles=gpu.tiles,
+        register_resident=False,
+        cluster=cluster,
+    )
 
 
 def _kept_extents(nest: Nest) -> list[int]:
@@ -152,9 +158,15 @@ def _prefetchable_row(nest: Nest, gpu: GpuConfig) -> _PrefetchableRow | None:
     sizes = [o.dtype.itemsize for o in loaded]
     if not all(is_vector(o, lanes) for o in loaded) or min(sizes) * lanes < 16:
         return None
-    rows = len(operands[0])
+    row_operands, broadcast_operands = operands
+    rows = len(row_operands)
     return _PrefetchableRow(
-        *operands, sum(sizes[:rows]), tuple(sizes[rows:]), reduced[0], lanes
+        row_operands=row_operands,
+        broadcast_operands=broadcast_operands,
+        row_bytes=sum(sizes[:rows]),
+        broadcast_bytes=tuple(sizes[rows:]),
+        length=reduced[0],
+        lanes=lanes,
     )
 
 
@@ -215,6 +227,7 @@ def _pipeline_of_clusters(
     part = tiles * threads * lanes
     is_full = row.length == cluster * part
     has_spare_tiles = is_full and tiles > gpu.broadcast_register_tiles
+    # Weights can be in registers if all threads have as many vectors of them.
     tile = threads * lanes if has_spare_tiles else 0
     shared = _shared_memory(part, tile, row.row_bytes, row.broadcast_bytes, room, gpu)
     is_small = part * row.row_bytes <= gpu.pipeline_bytes
@@ -223,7 +236,7 @@ def _pipeline_of_clusters(
     if not is_small and cluster < gpu.max_cluster:
         return None
     return Pipeline(
-        threads,
+        threads=threads,
         threads_per_row=threads * cluster,
         lanes=lanes,
         tiles=tiles,

@@ -37,7 +37,11 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
 
     @property
     def size(self) -> str:
-        """The expression of the number of elements of a row that this block has."""
+        """The expression of the number of elements of a row that this block has.
+
+        If some threads have fewer vectors than others, this is the kernel's variable
+        ``size``; otherwise it is the same number for all blocks.
+        """
         full = self.schedule.tiles * self.schedule.slice
         return "size" if self.is_ragged else str(full)
 
@@ -47,7 +51,8 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
 
         Defines ``vector``, the slice's number, and ``begin``, the index of its first
         element in the row. In ragged rows it also defines ``count``, the slice's
-        elements, and skips slices without any.
+        elements, and skips slices without any. The kernel's ``rank`` is the block's
+        number in its cluster.
         """
         schedule, slice_ = self.schedule, self.schedule.slice
         span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
@@ -85,7 +90,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         schedule, hoisted = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         with self.open(f"if {number} < {self.rows}:"):
-            variables = self.decompose(number, self.kept_axes, "j")
+            variables = self.decompose(number, self.kept_axes, letter="j")
             slot = self.row_slot(iteration)
             self.expect_bytes(schedule.row_operands, self.size, slot)
             with self.open_slices():

@@ -43,6 +43,7 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
     """Return the class that prints kernels of ``schedule``."""
+    # Not ``isinstance``: a ``ScanPipeline`` is a ``Scan``, too.
     if type(schedule) is Scan and schedule.parts > 1:
         return PartsPrinter
     return _PRINTERS[type(schedule)]
@@ -59,8 +60,10 @@ def print_kernel(
     """
     schedule = choose(nest) if schedule is None else schedule
     printer = _printer_of(schedule)
-    neutral = printer(nest, "kernel", (), False, schedule=schedule).print()
-    printed = printer(nest, name, (), True, schedule=schedule).print()
+    neutral, printed = (
+        printer(nest, own_name, readable=readable, schedule=schedule).print()
+        for own_name, readable in (("kernel", False), (name, True))
+    )
     # Infix arithmetic reads the same for every dtype: the types are part of the key.
     signature = ", ".join(parameter.kind for parameter in neutral.parameters)
     is_persistent = isinstance(schedule, (Pipeline, ScanPipeline))
@@ -81,5 +84,12 @@ def print_kernel(
     words = printed.flag_words
     flags = Var(ArrayType((words,), dtypes.uint64)) if words else None
     return ScheduledKernel(
-        kernel, nest.operands, (), (), integers, printed.items, 1, flags
+        kernel,
+        arrays=nest.operands,
+        partials=(),
+        scratch=(),
+        integers=integers,
+        items=printed.items,
+        grain=1,
+        flag_buffer=flags,
     )

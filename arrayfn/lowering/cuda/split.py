@@ -93,6 +93,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     length = math.prod(nest.axes[k].extent for k in reduced)
     schedule = choose(nest, gpu)
     assert isinstance(schedule, (Rows, Columns))
+    # Elements that a block reduces at least: a row, or 32 neighbouring columns.
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     blocks = max(1, block_count(nest, schedule))
     # Chunks for all multiprocessors, but none smaller than what is worth a block.
@@ -102,6 +103,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     )
     fewest = min_chunks(nest, schedule)
     target = max(target, fewest)
+    # Few chunks do not pay for a second launch, unless precision asks for chunks.
     if target < (_MIN_CHUNKS if fewest == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -119,9 +121,29 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         return [nest]
     all_chunks = chunks + 1 if rest else chunks
     parts = part_arrays(nest, all_chunks)
-    pieces = [partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
+    pieces = [
+        partial_nest(
+            nest,
+            axis,
+            first_chunk=0,
+            size=size,
+            chunks=chunks,
+            parts=parts,
+            strided=strided,
+        )
+    ]
     if rest:
-        pieces.append(partial_nest(nest, axis, chunks, rest, 1, parts, size * chunks))
+        pieces.append(
+            partial_nest(
+                nest,
+                axis,
+                first_chunk=chunks,
+                size=rest,
+                chunks=1,
+                parts=parts,
+                start=size * chunks,
+            )
+        )
     sums = chunk_sums([part.reduce for part in parts])
     return [*pieces, combine_parts(nest, parts, all_chunks, sums)]
 
@@ -156,7 +178,7 @@ def even_chunks(extent: int, count: int) -> ChunkSizes:
     """
     for chunks in range(count, count // 2, -1):
         if extent % chunks == 0:
-            return ChunkSizes(extent // chunks, chunks, 0)
+            return ChunkSizes(extent // chunks, chunks, rest=0)
     return uneven_chunks(extent, count)
 
 
@@ -210,10 +232,10 @@ def part_arrays(
             strides[k] = stride
     return [
         PartialResults(
-            s,
-            Var(ArrayType(tuple(shape), s.result.dtype)),
-            tuple(strides),
-            array_strides[len(outer)],
+            reduce=s,
+            array=Var(ArrayType(tuple(shape), s.result.dtype)),
+            strides=tuple(strides),
+            stride=array_strides[len(outer)],
         )
         for s in reduces
     ]
@@ -245,7 +267,7 @@ def partial_nest(
     """
     # Distances along ``axis``: from chunk to chunk, and within a chunk.
     steps = (1, chunks) if strided else (size, 1)
-    cut = Axis(chunks, False), Axis(size, True)
+    cut = Axis(chunks, reduced=False), Axis(size, reduced=True)
     axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
@@ -275,8 +297,8 @@ def partial_nest(
             part.array,
             part.array.type.dtype,
             widen(part.strides, part.stride),
-            first_chunk * part.stride,
-            True,
+            offset=first_chunk * part.stride,
+            written=True,
         )
         stage = part.reduce.stage + 1
         statements.append(Store(len(operands), part.reduce.result, "outer", stage))
@@ -314,8 +336,10 @@ def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Stat
     )
 
     def compute(result: Value, function: str, x: Value, y: Value | Argument) -> Compute:
-        """Return a statement of the same stage and level as ``s``."""
-        return Compute(result, function, (x, y), s.level, s.stage, 1, s.source)
+        """Return ``result = function(x, y)``, of the same stage and level as ``s``."""
+        return Compute(
+            result, function, (x, y), s.level, s.stage, cost=1, source=s.source
+        )
 
     return [
         replace(s, result=chunk, axis=axis),
@@ -344,15 +368,15 @@ def combine_parts(
         ArrayOperand(
             part.array,
             part.array.type.dtype,
-            (part.stride, *(part.strides[k] for k in kept)),
-            0,
-            False,
+            strides=(part.stride, *(part.strides[k] for k in kept)),
+            offset=0,
+            written=False,
         )
         for part in parts
     ]
     once = [
         s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
     ]
-    # The first axis is that of the chunks.
+    # The axes of ``nest`` that remain. The first one, None, is that of the chunks.
     axes = [None, *kept]
     return order_axes(combination(nest, operands, axes, chunks, combined, once))

@@ -61,7 +61,7 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     if nest.stages == 1:
         return split(nest, gpu)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    if length < 4 * gpu.split_chunk:
+    if length < 4 * gpu.split_chunk:  # too short for more kernels to pay
         return [nest]
     return [part for piece in distribute(nest) for part in split_nest(piece, gpu)]
 
@@ -85,7 +85,9 @@ def distribute(nest: Nest) -> list[Nest]:
         last = first if first + 1 in beginnings else first + 1
         roots = [s for s in reduces if first <= s.stage <= last]
         if roots:
-            made = _sub_nest(nest, roots, results, nest.axes, lambda s: s.level, first)
+            made = _sub_nest(
+                nest, roots, results, nest.axes, level=lambda s: s.level, first=first
+            )
             # Store the results, which later nests load.
             operands, statements = list(made.operands), list(made.statements)
             end = made.stages
@@ -100,10 +102,12 @@ def distribute(nest: Nest) -> list[Nest]:
     elements = [s for s in stores if s.level == "element"]
     if elements:
         axes = tuple(replace(a, reduced=False) for a in nest.axes)
-        pieces.append(_sub_nest(nest, elements, results, axes, lambda s: "element"))
+        pieces.append(
+            _sub_nest(nest, elements, results, axes, level=lambda s: "element")
+        )
     outer = [s for s in stores if s.level == "outer"]
     if outer:
-        made = _sub_nest(nest, outer, results, nest.axes, lambda s: "element")
+        made = _sub_nest(nest, outer, results, nest.axes, level=lambda s: "element")
         pieces.append(select_axes(made, kept))
     return pieces
 
@@ -118,7 +122,7 @@ def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
     for k, stride in zip(kept, RowMajor().strides(tuple(shape)), strict=True):
         strides[k] = stride
     array = Var(ArrayType(tuple(shape), s.result.dtype))
-    return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
+    return ArrayOperand(array, s.result.dtype, tuple(strides), offset=0, written=False)
 
 
 def _sub_nest(
@@ -166,7 +170,8 @@ def _sub_nest(
                 statements.append(replace(s, stage=of(s)))
                 continue
             operands.append(results[s.result.name])
-            load = Load(s.result, len(operands) - 1, "outer", 0, s.source)
+            load = Load(s.result, len(operands) - 1, "outer", stage=0, source=s.source)
+            # The level depends on the new nest.
             statements.append(replace(load, level=level(load)))
         else:
             statements.append(replace(s, level=level(s), stage=of(s)))

@@ -113,6 +113,7 @@ def plan_stages(
                 if s in roots or (not isinstance(s, Store) and s.result.name in needed)
             )
         )
+    # Values with a last stage that reads them from registers are kept.
     return StagePlan(tuple(bodies), frozenset(last), first, last)
 
 
@@ -131,8 +132,8 @@ def is_expensive(
 ) -> bool:
     """Return whether later stages read the value ``name`` from registers.
 
-    They do, instead of computing it again, if the value is loaded, or costs more than
-    ``KEEP_COST`` operations.
+    They do, instead of computing it again, if the value is loaded, or if it costs more
+    than ``KEEP_COST`` operations to compute it from loaded values and row scalars.
 
     Args:
         definitions: The statement that computes each value, by the value's name.
@@ -178,8 +179,12 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
     def words(s: Load | Compute | Count) -> int:
-        """Return the registers for ``lanes`` elements of what ``s`` computes."""
+        """Return the registers for ``lanes`` elements of what ``s`` computes.
+
+        ``nest`` and ``lanes`` are those of the enclosing function.
+        """
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):
+            # Loaded vectors are kept in their memory dtype, and are not converted.
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
         return -(-s.result.dtype.itemsize // 4) * lanes
 

@@ -343,6 +343,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 store_f32x4(g_out, row + first, g_tile, 0)
         """
         schedule, stores = self.schedule, vectors.stores
+        # With ``recompute_thread`` the loop is printed again, with true divisions.
         first_pass = not self.recompute_thread
         # A barrier keeps the compiler from putting all stores behind the loop, which
         # would leave the memory idle until then.
@@ -378,6 +379,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
         for operand in vectors.streamed:
             if operand not in vectors.prefetched:
                 self.load_vector(operand, lanes, at, "0")
+        # If the body only takes extremes of half-precision elements, two at a time are
+        # printed. Otherwise the body is printed for each element.
         if not self.print_half_extremes(vectors.body):
             self.widen_vectors([k for k in loads if k not in stores])
             self.elements(vectors, at)

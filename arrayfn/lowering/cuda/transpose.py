@@ -316,7 +316,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def open_words(self, words: int, indices: AxisIndices) -> Generator[None]:
         """Open the loop over a thread's ``words`` words along the last axis.
 
-        ``indices`` are those of a word's first element.
+        ``indices`` are those of a word's first element. ``warp`` and the tile's first
+        index along each axis (``tile0``) are variables of ``assign_tile``. A body is
+        printed only for words inside the array.
         """
         warps = self.schedule.threads // WARP
         with self.open(f"for part in unrolled({words}):"):

@@ -301,6 +301,7 @@ def _functions() -> Iterator[DeviceFunction]:
     in_memory: tuple[Kind, ...] = ("dynamic_shared", "bulk_copy", "subarray")
     yield from _typed((*in_memory, "publish", "wait_for"), MEMORY_DTYPES)
     yield from _typed(("wait_for_many", "load", "store"), MEMORY_DTYPES, LANES)
+    # Some have one number of lanes for each dtype, or several.
     for t, n in _TRANSPOSED.items():
         yield from _typed(("transpose",), (t,), (n,))
     for t, counts in _COPIED.items():

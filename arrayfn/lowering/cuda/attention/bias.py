@@ -153,6 +153,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         (f"{x}_tile", tiles.rows if rows == "queries" else columns)
         for x, rows in arrays
     ]
+    # ``part`` is the sum of a column over the block's rows.
     value = "part" if one_row else "sums[at]"
     store_results = text.fill(
         _STORE_ROW if one_row else _STORE_TILE,
@@ -162,6 +163,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         threads=tiles.threads,
         rounded=value if form.bias == "f32" else f"convert_f32_{form.bias}({value})",
     )
+    # Sizes are in elements, offsets in bytes.
     return text.fill(
         _TEXT,
         row_size=tiles.rows * line,

@@ -54,7 +54,9 @@ def kept_columns(text: Text, begin: str, members: str = "1") -> str:
         end = min_i64(end, far * key_block)
 
     ``next_keys`` has a row for each block of queries: for each block of keys the next
-    kept block from there on, and then the end of the last kept block. Empty if there is
+    kept block from there on, and then the end of the last kept block. The kernel's
+    ``first_block`` and ``last_block`` are the mask's blocks of rows that the tile
+    touches; ``key_block`` is the number of keys of a block. Empty if there is
     no block mask. ``members`` is how many heads of columns, from ``member`` on, the
     tile of rows has; ``begin`` is the variable of the first column.
     """
@@ -89,7 +91,9 @@ def next_columns(text: Text) -> str:
             near = min_i64(near, i64(next_keys[next_at]))
         next_start = max_i64(start, quotient(near * key_block, 16) * 16)
 
-    ``next_start`` is a multiple of 16, and not before ``start``.
+    ``next_start`` is a multiple of 16, and not before ``start``. ``next_keys`` has for
+    each block of queries and each block of keys the next kept block from there on. The
+    tile's rows lie in the blocks ``first_block`` to ``last_block``.
     """
     _, column = _names(text)
     array = f"next_{text.columns}"

@@ -196,6 +196,7 @@ def attention_bias_gradient(
     """
     call = _Call.of(equation, reads)
     form = call.form
+    # Batches, queries, heads of queries, and keys.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     (bias_cotangent,) = equation.outputs
     batches, heads, rows, _ = bias_cotangent.type.shape
@@ -251,7 +252,8 @@ class _Call:
         """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
-        # Names, arrays and strides of the optional operands.
+        # Names, arrays and strides of the optional operands. They follow q, k and v;
+        # gradients have further operands.
         terms: tuple[str, ...] = static["given"]
         atoms_of_terms = dict(zip(terms, equation.inputs[3:], strict=False))
         strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
@@ -315,7 +317,9 @@ class _Call:
     def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
         """Return the call that computes ``lse`` and ``delta`` of each query.
 
-        ``results`` are their arrays, by name: see ``gradient``.
+        ``results`` are their arrays, by name. ``lse`` is the logarithm of the sum of
+        the query's weights, and ``delta`` the sum of the products of its result and the
+        result's cotangent: see ``gradient``.
         """
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
@@ -356,6 +360,7 @@ class _Call:
         """
         strides_by_name: dict[str, int] = {}
         for name in names:
+            # The last stride, along a head, is 1.
             strides = self.strides[self.names.index(name)]
             for axis, step in zip(("batch", "token", "head"), strides, strict=False):
                 strides_by_name[f"{name}_{axis}"] = step
@@ -374,7 +379,7 @@ class _Call:
             "queries": T,
             "keys": S,
             "heads": N,
-            "group": N // K,
+            "group": N // K,  # heads of queries for each head of keys
             "left": left,
             "right": right,
         }
@@ -405,7 +410,9 @@ class _Call:
             number = self.names.index(name)
             shape = self.equation.inputs[number].type.shape
             integers_by_name[f"{axis}_block"] = size
+            # Along the last axis, the end of the last kept block follows the blocks.
             integers_by_name[f"{axis}_blocks"] = shape[-1] - 1
+            # The first two axes; a stride of 0 broadcasts.
             for along, n, step in zip(
                 ("batch", "head"), shape, self.strides[number], strict=False
             ):

@@ -35,7 +35,9 @@ def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
         columns = 32 if form.bias else 64
         largest = Tiles(m_fragments=2, columns=columns, blocks_per_multiprocessor=2)
     elif form.padded <= 192:
-        largest = Tiles(1, columns=128, blocks_per_multiprocessor=1, warps=8)
+        largest = Tiles(
+            m_fragments=1, columns=128, blocks_per_multiprocessor=1, warps=8
+        )
     else:
         largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
     return Tiles.fitting(queries, keys, largest)
@@ -180,6 +182,7 @@ def forward(form: Form, tiles: Tiles) -> str:
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     zero_padding = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
+    # Sizes are in elements, offsets in bytes.
     return text.fill(
         _TEXT,
         H=form.head,

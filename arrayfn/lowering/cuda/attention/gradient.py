@@ -64,8 +64,9 @@ def query_statistics(form: Form) -> str:
     """Return the body of the first kernel, which computes ``delta`` and ``lse``.
 
     A warp has a query. It stores ``delta_out`` and ``lse_out``, which is inf for a
-    query that attends to no key. ``first`` and ``second`` hold pieces of the result and
-    of its cotangent.
+    query that attends to no key. ``delta`` is the sum of the products of the result and
+    its cotangent, ``lse`` the query's logsumexp, times log2(e). ``first`` and
+    ``second`` hold pieces of the result and of its cotangent.
     """
     p = form.piece
     if p > 1:
@@ -121,7 +122,7 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
 def _long_head_tiles(form: Form) -> Tiles:
     """Return the tiles for heads above 128 elements: one block a multiprocessor."""
     columns = 64 if form.padded <= 192 else 32
-    return Tiles(1, columns=columns, blocks_per_multiprocessor=1, warps=8)
+    return Tiles(m_fragments=1, columns=columns, blocks_per_multiprocessor=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
@@ -132,6 +133,7 @@ def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
     bytes; ``lse`` and ``delta`` of two tiles of columns have 4.
     """
     arrays = 2 if with_dp else 1
+    # Two arrays of columns, with two buffers each.
     elements = form.line * (arrays * tiles.rows + 4 * tiles.columns)
     return 2 * elements + 4 * 4 * tiles.columns
 
@@ -306,7 +308,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     ``results`` are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if results == ("dq",) else _OF_KEYS
-    dp = results != ("dv",)
+    dp = results != ("dv",)  # whether cotangents of weights are computed
     mean = side.pair_mean if dp else ""
     text = Text(form, tiles, side.row_extent, side.column_extent, mean)
     columns = tiles.columns
@@ -327,7 +329,7 @@ def gradient(form: Form, tiles: Tiles, results: tuple[str, ...]) -> str:
     ]
     return text.fill(
         _TEXT,
-        **asdict(side),
+        **asdict(side),  # its fields are names in the template
         H=form.head,
         row_bases=_bases(row_arrays, "row_head"),
         tiles=_declare_tiles(text, side, row_arrays),
@@ -367,8 +369,9 @@ def _tile_conditions(text: Text, side: _Side) -> dict[str, str | list[str]]:
     It is given as parts of ``_TEXT`` by name. Each iteration begins to copy its tile of
     columns (``is_copied``), and uses the tile that the iteration before has copied
     (``is_there``). So the first iteration has no tile to use, and the last none to
-    copy. Where a block mask leaves tiles out, an iteration finds out whether its tile
-    is kept:
+    copy. The kernel's ``number`` counts iterations, and ``count`` is the number of
+    tiles: ``tile_count`` for each head. Where a block mask leaves tiles out, an
+    iteration finds out whether its tile is kept:
 
         is_kept = number < count
         if is_kept:
@@ -422,7 +425,7 @@ def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     form, tiles = text.form, text.tiles
     lines: list[str] = []
     zero_padding: list[tuple[str, int]] = []
-    offset = 0
+    offset = 0  # in bytes
     sizes = dict.fromkeys(row_arrays, tiles.rows)
     sizes |= dict.fromkeys(side.column_arrays, 2 * tiles.columns)
     for array, rows in sizes.items():
@@ -496,7 +499,9 @@ def _store_results(
     """Return lines that round the accumulators of ``results``, and store them.
 
     They are rounded into the tiles of ``row_arrays``, which are free by then. After a
-    barrier, these tiles are stored to memory.
+    barrier, these tiles are stored to memory. ``dq`` and ``dk``, which are sums over
+    cotangents of scaled logits, are multiplied by the scale. There may be fewer results
+    than arrays.
     """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(results, (f"{x}_tile" for x in row_arrays), strict=False)]
@@ -523,7 +528,7 @@ def _bases(arrays: Sequence[str], head: str) -> list[str]:
 def row_statistics(text: Text) -> str:
     """Return lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
 
-    For four rows a lane:
+    The kernel has defined ``row_head``, the head of the queries. For four rows a lane:
 
         row_lse = registers_f32(4)
         row_delta = registers_f32(4)
@@ -557,7 +562,9 @@ def _copy_statistics(tiles: Tiles, dp: bool) -> str:
             cp_async_f32x1(lse, at, lse_tile, place, 1)
             cp_async_f32x1(delta, at, delta_tile, place, 1)
 
-    ``delta`` is copied only if ``dp``: if cotangents of weights are computed.
+    ``delta`` is copied only if ``dp``: if cotangents of weights are computed. The
+    kernel's ``number`` counts the tiles: two buffers alternate. The tile's first query
+    is ``start``, and ``member`` its head.
     """
     head = f"if thread < {tiles.columns}:\n    column = thread"
     if tiles.columns > tiles.threads:

@@ -133,7 +133,8 @@ class _Known:
         if isinstance(scalar, Constant) and scalar.dtype not in dtypes.INTEGERS:
             return None
         assert isinstance(scalar, Argument) or isinstance(scalar.value, int)
-        return Range(int(scalar.value.real), int(scalar.value.real))
+        number = int(scalar.value.real)
+        return Range(number, number)
 
     def fold(self, s: Compute) -> bool:
         """Record what is known of the result of ``s``; return whether to drop ``s``.
@@ -153,6 +154,8 @@ class _Known:
         if None in argument_ranges:
             return False
         bounds = [bound for bound in argument_ranges if bound is not None]
+        # A comparison is known if it holds for all numbers of the ranges, or if the
+        # opposite comparison does.
         if name in _ALWAYS:
             for function, value in ((name, True), (_OPPOSITE[name], False)):
                 if _ALWAYS[function](*bounds):

@@ -148,8 +148,15 @@ def score_lines(
     }
     results = [statements.scalar(atom) for atom in program.outputs]
     kept, results = folded(statements.b.statements, results, ranges)
-    nest = Nest((), tuple(statements.b.operands), tuple(kept), (), "")
+    nest = Nest(
+        axes=(),
+        operands=tuple(statements.b.operands),
+        statements=tuple(kept),
+        primitives=(),
+        reason="",
+    )
     pointers = {var: captured_name(k) for k, var in enumerate(statements.captured)}
+    # The lines are not indented.
     printer = _Printer(nest=nest, name="scores", pointers=pointers, depth=0)
     return printer.score_lines(results)
 
@@ -189,6 +196,8 @@ class _Statements:
         self.definitions = program.definitions()
         self.vars = {f"s_{name}": var for var, name in name_vars(program).items()}
         self.names = {var: name for name, var in self.vars.items()}
+        # The first inputs, the score and the places, have the names that the kernels of
+        # attention give them. Captured arrays follow.
         count = 1 + len(PLACES)
         for var, name in zip(program.inputs, (SCORE, *PLACES), strict=False):
             del self.vars[self.names[var]]
@@ -232,13 +241,13 @@ class _Statements:
         # Build the statements of the scalar equations as fusion builds a nest without
         # axes.
         group = FusedGroup(
-            tuple(scalars),
-            (),
-            frozenset(),
-            {var: () for eq in scalars for var in eq.outputs},
-            {},
-            (),
-            "",
+            equations=tuple(scalars),
+            extents=(),
+            reduced=frozenset(),
+            domain_axes={var: () for eq in scalars for var in eq.outputs},
+            operands={},
+            outputs=(),
+            reason="",
         )
         self.b = NestBuilder(_WITHOUT_SOURCE, self.names)
         self.b.used_names |= {*self.names.values()}
@@ -292,7 +301,7 @@ class _Statements:
     def positions(self, indices: Var) -> Sequence[Atom] | None:
         """Return the scalars that the vector ``indices`` consists of.
 
-        None if it is not maker of scalars by broadcasting and concatenation.
+        None if it is not made of scalars by broadcasting and concatenation.
         """
         read = self.reads[indices]
         base, maker = read.base, self.definitions.get(read.base)
@@ -321,7 +330,7 @@ class _Statements:
             return Value(self.names[base], dtypes.compute_dtype(base.type.dtype))
         if base not in self.values and atom not in self.values:
             value = Value(self.names[atom], dtypes.compute_dtype(atom.type.dtype))
-            self.load(atom, value)
+            self.load(atom, value)  # records it as the value of ``atom``
         return self.values[base if base in self.values else atom]
 
     def window(self, var: Var) -> _Window:
@@ -357,6 +366,7 @@ class _Statements:
         params.pop("unique_indices", None)
         source = self.window(x)
         ndim = equation.outputs[0].type.ndim
+        # The parameters that are left are the fields of ``Windows``.
         geometry = Geometry(Windows(**params), x.type.shape, sizes, ndim)
         starts = [self.start(a) for a in self.positions(indices) or ()]
         inside = source.inside
@@ -404,8 +414,11 @@ class _Statements:
             )
         assert isinstance(value, Value)
         self.values[var] = value
+        # An identity gives the value the name of ``result``.
         identity = f"identity_{short_name(result.dtype)}"
-        self.b.statements.append(Compute(result, identity, (value,), "element", 0, 0))
+        self.b.statements.append(
+            Compute(result, identity, (value,), "element", stage=0, cost=0)
+        )
 
 
 def _is_scalar(equation: Equation) -> bool:
@@ -444,6 +457,7 @@ class _Printer(KernelPrinter):
         These are the score and, for gradients, its slope. Each line needs the places
         and the score that its operands need.
         """
+        # By a value's name, the places (and the score) that it is computed from.
         needs = {f"s_{place}": frozenset({place}) for place in PLACES}
         needs[SCORE] = frozenset({SCORE})
         lines: list[Line] = []
@@ -458,11 +472,11 @@ class _Printer(KernelPrinter):
         slope = results[1] if len(results) > 1 else None
         is_one = slope is None or (isinstance(slope, Constant) and slope.value == 1)
         return ScoreLines(
-            tuple(line.strip() for line in self.constant_lines),
-            tuple(lines),
-            texts[0],
-            "" if is_one else texts[1],
-            tuple((i.name, i.value) for i in self.integers.values()),
+            constants=tuple(line.strip() for line in self.constant_lines),
+            lines=tuple(lines),
+            value=texts[0],
+            slope="" if is_one else texts[1],
+            integers=tuple((i.name, i.value) for i in self.integers.values()),
         )
 
     @override

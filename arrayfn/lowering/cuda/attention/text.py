@@ -244,8 +244,10 @@ for at in range(thread, {count * pieces}, {threads}):
     ) -> str:
         """Multiply on tensor cores: ``sums += left @ right.T``.
 
-        The sum of each product is over the elements of a head. For heads of 48 elements
-        and 64 columns:
+        The sum of each product is over the elements of a head. The kernel has defined
+        ``row_at`` and ``column_at`` (where a lane reads its first fragments in a tile)
+        and the registers ``left_part`` and ``right_part`` (for fragments). For heads of
+        48 elements and 64 columns:
 
             for step in unrolled(3):
                 for m in range(1):
@@ -429,8 +431,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         # Lines of the score function that depend only on the head, or on the row.
         of_head: list[str] = []
         if score:
-            along = PLACES[3 if self.is_transposed else 2]
-            of_head += [f"s_{x} = convert_i64_i32({x})" for x in PLACES[:2]]
+            *outer, query, key = PLACES
+            along = key if self.is_transposed else query
+            of_head += [f"s_{x} = convert_i64_i32({x})" for x in outer]
             of_head += score.of_head()
             of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
         return fill_template(

@@ -79,4 +79,6 @@ def add_by_ranges(
         )
         b.move(operand, source, target)
         yield b.nest(((end - begin) * inner,), "a range of the targets")
-        yield from atomic_scatter_add(equation, reads, names, (begin, end - 1))
+        yield from atomic_scatter_add(
+            equation, reads, names, index_range=(begin, end - 1)
+        )

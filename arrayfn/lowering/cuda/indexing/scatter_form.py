@@ -62,6 +62,8 @@ class Scatter:
         if they have one component.
         """
         params, windows = self.equation.params, self.windows
+        # The axes of the operand in the order of the indices: ``batch`` pairs axes of
+        # the operand with axes of the indices.
         axes = (*windows.batch[0], *windows.indexed_axes)
         in_order = list(axes) == sorted(axes)
         in_order &= windows.batch[1] == tuple(range(len(windows.batch[1])))

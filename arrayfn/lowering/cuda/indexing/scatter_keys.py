@@ -69,6 +69,8 @@ class _KeyBuilder:
         """
         s, b, indices = self.s, self.b, self.indices
         sizes = s.windows.sizes(s.operand.ndim, s.updates.shape)
+        # The strides of the indices array along the nest's axes. Its last axis has the
+        # components of an index.
         strides = [0] * len(self.shape)
         for axis, stride in zip(self.outer, indices.strides[:-1], strict=True):
             strides[self.nest_axis[axis]] = stride

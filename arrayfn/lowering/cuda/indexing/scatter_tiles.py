@@ -61,7 +61,7 @@ class Tiles:
 
     @property
     def size(self) -> int:
-        """Targets of a tile."""
+        """Targets of a tile: as many as fit, but all keys of a tile have one digit."""
         return min(1 << self.shift, _TILE_BYTES // self.dtype.itemsize)
 
 
@@ -93,7 +93,8 @@ def scatter_in_tiles(
     ]
     totals = new_array(dtypes.int32, DIGIT_VALUES)
     # An update that is left out may have any digit: blocks compare whole keys.
-    rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
+    rows = SortedRows(count=1, n=tiles.count, keep=tiles.count)
+    arrays = [keys, updates]
     yield from sort_by_digit(
         rows, data, arrays, arrays, sorted_arrays, tiles.shift, gpu, totals
     )
@@ -103,6 +104,7 @@ def scatter_in_tiles(
         tile_kernel(tiles),
         {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
         {"target_out": Pointer(result)},
+        # ``targets`` have the same highest digit.
         {"limit": tiles.limit, "targets": 1 << tiles.shift},
         blocks,
         over=((result, target),),
@@ -166,7 +168,7 @@ for vector in range({vectors}):
         _THREADS,
         "Combines a tile of targets with the updates of their digit.",
         "updates combined with tiles of targets",
-        shared.size,
+        shared=shared.size,
     )
 
 
@@ -174,7 +176,8 @@ def _digit_range(warps: int) -> str:
     """Return lines that fill ``bounds`` with the range of the tile's digit.
 
     These are the number of the first update with that digit, and the number after the
-    last. Each thread has the count of one digit, and sums up those of lower digits.
+    last. Each thread has the count of one digit, and sums up those of lower digits. The
+    tile's digit is ``begin / targets``, as so many targets share a digit.
     ``warps`` is the number of a block's warps. A barrier of the block ends the lines.
     """
     return f"""
@@ -195,8 +198,8 @@ def _load_updates(warp_items: int, start: str) -> str:
     """Return lines that load the warp's share of the updates from ``start`` on.
 
     A warp has ``warp_items`` of these updates. They go to the registers ``keys`` and
-    ``updates``. Beyond the end, the last update is loaded again. ``start`` is an
-    expression.
+    ``updates``. Beyond the end, update ``last`` is loaded again, the last one of the
+    tile's digit. ``start`` is an expression.
     """
     return f"""
 first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
@@ -213,6 +216,11 @@ def _collect_updates(warp_items: int) -> str:
     A warp has loaded ``warp_items`` updates. For those of the tile, it writes the
     target's index in the tile and the value to its sections of the shared arrays
     ``places`` and ``values``, in order, and their number to ``counts``.
+
+    ``keys`` and ``updates`` are the registers with the loaded updates, from number
+    ``start`` on. The tile has the targets ``lowest`` to ``lowest + above - 1``.
+    ``left`` is how many updates of the tile's digit there are from the lane's first one
+    on.
     """
     return f"""
 slots = warp * {warp_items}
@@ -241,7 +249,7 @@ def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
     each step a lane takes the value of the lane that it follows, and then follows the
     lane that this one follows. The first lane ends with the value for the target. Lanes
     without an update have targets of their own, below 0. The lines need a barrier
-    before, and end with one.
+    before, and end with one. ``tile_kernel`` describes the arrays and masks.
 
     Args:
         name: The short name of the targets' dtype.

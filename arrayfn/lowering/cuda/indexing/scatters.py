@@ -118,6 +118,7 @@ def scatter(
     s = scatter_of(equation)
     function = FUNCTIONS[equation.primitive.name]
     is_atomic = _uses_atomics(s, deterministic)
+    # Many updates of few targets, which fit into a block's shared memory.
     in_bins = s.width == 1 and power_of_two(s.limit) <= _BINS <= s.count
     if is_atomic and not in_bins:
         yield from atomic_scatter_add(equation, reads, names)
@@ -177,8 +178,9 @@ def _sorted(
         data = replace(data, output_values="i32")
         after.append(new_array(dtypes.int32, n))
         read = [after[0], values, after[1]]
-    rows = SortedRows(1, n, n)
-    calls = sort_rows(rows, data, before, after, gpu, s.limit.bit_length())
+    rows = SortedRows(count=1, n=n, keep=n)
+    # Keys are at most the limit: their higher bits are 0.
+    calls = sort_rows(rows, data, before, after, gpu, bits=s.limit.bit_length())
     return calls, updates, read
 
 
@@ -221,6 +223,7 @@ def choose_parts(
         return None
     source, dtype = _updates_array(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
+    # Updates, and targets, follow each other in memory.
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
     pays = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
     pays = pays and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)
@@ -280,7 +283,7 @@ def _in_bins(
     """
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
-    share = -(-s.count // blocks)
+    share = -(-s.count // blocks)  # updates of a block
     integers = {"n": s.count, "share": share, "limit": s.limit, **plain.integers}
     reads = dict(zip(plain.arrays_in, read, strict=True))
     text = add_in_bins(plain, power_of_two(s.limit))
@@ -302,8 +305,9 @@ def _combine_runs(
         gpu: The GPU, which the size of chunks depends on.
     """
     n = s.count
-    lines = s.width // updates.lanes
+    lines = s.width // updates.lanes  # vectors of an update
     threads = gpu.multiprocessors * gpu.max_threads
+    # The first size of chunks with which there are enough of them for all threads.
     size = next((c for c in _CHUNKS if n * lines >= c * threads), _CHUNKS[-1])
     wide = compute_dtype(updates.dtype)
     while n > size:
@@ -355,6 +359,7 @@ def _call(
     """
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
+    # Without partial results there is only the first.
     names = ("target_out", "carried_out", "partial_out")
     return HandwrittenCall(
         text,
@@ -401,6 +406,7 @@ def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> 
     at multiples of 16 bytes.
     """
     target = output_array(s.equation)
+    # The operand's axis along each window axis of the updates.
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
     key = index_map(

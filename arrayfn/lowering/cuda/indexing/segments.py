@@ -247,6 +247,11 @@ def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritte
 
     A thread goes over a chunk of ``chunk`` updates. With ``partial`` there are several
     chunks: the kernel then also writes their partial results, and the keys of these.
+
+    The parts of the template are lines and expressions. A thread loads ``ahead``
+    updates at once: ``values`` are their elements, ``own`` those of their targets.
+    ``totals`` is the running result of the current target, which is at ``place``, and
+    ``narrow`` is it in the dtype of memory.
     """
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
@@ -319,7 +324,9 @@ if at < n:
 def put_kernel(updates: Updates) -> Handwritten:
     """Return the kernel that stores the last update of each key at its target.
 
-    ``updates`` says how the kernel addresses updates and targets.
+    ``updates`` says how the kernel addresses updates and targets. The parts of the
+    template are lines. They compute offsets: ``update`` and ``place``, where an update
+    and its target begin, and ``within`` and ``inside``, the thread's elements in these.
     """
     u, memory = updates, stored(short_name(updates.dtype))
     body = fill_template(
@@ -385,7 +392,7 @@ def add_in_bins(updates: Updates, bins: int) -> Handwritten:
         BIN_THREADS,
         "Adds updates in whatever order threads come: in the block, then in all.",
         "updates added as they come, in bins of blocks",
-        bins * u.target.itemsize,
+        shared=bins * u.target.itemsize,
     )
 
 
@@ -424,7 +431,8 @@ def _move(
 def _widened(dtype: DType, value: str) -> str:
     """Return the expression of ``value``, read from memory, in the compute dtype.
 
-    Memory has half precision as u16, which is converted to float32.
+    Memory has half precision as u16, which is converted to float32. Integers of the
+    dtype u16 stay as they are.
     """
     name = short_name(dtype)
     return (
@@ -437,7 +445,8 @@ def _widened(dtype: DType, value: str) -> str:
 def _narrowed(dtype: DType, value: str) -> str:
     """The expression of ``value``, of the compute dtype, as it is stored in memory.
 
-    Half precision is rounded, and its bits are stored as u16.
+    Half precision is rounded, and its bits are stored as u16. Integers of the dtype u16
+    stay as they are.
     """
     name = short_name(dtype)
     return (

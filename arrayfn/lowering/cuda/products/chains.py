@@ -41,12 +41,14 @@ class _Search:
         self.program = program
         self.reads = reads
         self.definitions = program.definitions()
+        # The equations that read an Atom; None stands for an output of the Program.
         self.users: dict[Atom, list[Equation | None]] = {}
         for equation in program.equations:
             for atom in dict.fromkeys(equation.inputs):
                 self.users.setdefault(atom, []).append(equation)
         for atom in program.outputs:
             self.users.setdefault(atom, []).append(None)
+        # The chain of each equation that is in one.
         self.found: dict[Equation, Chain] = {}
 
     def run(self) -> list[Chain]:
@@ -74,6 +76,8 @@ class _Search:
         while True:
             users = self.users.get(value, [])
             user = users[0] if len(users) == 1 else None
+            # The end: an output of the Program, an equation of an earlier chain, or the
+            # activation, which must be last.
             if user is None or user in self.found or "max" in terms:
                 break
             # Each term may occur once, but scalings several times, before all others.
@@ -122,6 +126,7 @@ class _Search:
         if not self.reads[x].is_identity:
             return False
         # Values with a recompute cost are not stored: fusion computes them in readers.
+        # What a chain computes is stored by its product.
         maker = self.definitions.get(x)
         if maker is None or maker in self.found or recompute_cost(maker) is None:
             return True
@@ -141,5 +146,6 @@ class _Search:
         """Whether ``x`` is one row that is broadcast to ``shape``."""
         if x.type.dtype in dtypes.COMPLEX:
             return False
+        # The axes of ``x`` along which different elements of an array are read.
         axes = [m.axis for m in self.reads[x].axes if m.axis is not None]
         return x.type.shape == shape and axes == [len(shape) - 1]

@@ -93,6 +93,7 @@ class Epilogue:
             reads["alpha"] = Pointer(alpha)
         elif self.alpha != 1:
             words.append("scaled")
+            # A call has no float arguments: it gets the bits of factors.
             integers["alpha"] = bits_of(self.alpha)
         if self.added is not None:
             words.append("added")
@@ -149,6 +150,7 @@ class EpilogueMatcher:
         self.loads = [
             s for s in nest.statements if isinstance(s, Load) and s.operand == number
         ]
+        """The statements that load the product, which is operand ``number``."""
 
     def matches(self) -> list[tuple[Epilogue, Value]]:
         """Return the epilogues that the nest's first statements form, shortest first.
@@ -215,11 +217,11 @@ class EpilogueMatcher:
         is_first = s.arguments[0] == value
         other = s.arguments[1 if is_first else 0]
         if operation == "add":
-            return self.with_term(other, e, 1.0)
+            return self.with_term(other, e, factor=1.0)
         if operation == "sub" and is_first:
-            return self.with_term(other, e, -1.0)
+            return self.with_term(other, e, factor=-1.0)
         if operation == "sub" and is_plain:
-            return self.with_term(other, replace(e, alpha=-e.alpha), 1.0)
+            return self.with_term(other, replace(e, alpha=-e.alpha), factor=1.0)
         if operation == "max" and _is_zero(other) and self.dtype in _WITH_BIAS:
             return replace(e, activation="relu")
         return self.times(other, e) if operation == "mul" and is_plain else None
@@ -278,6 +280,7 @@ class EpilogueMatcher:
         batch, row, column = strides
         if p["n"] > 1 and column != 1:
             return None  # the library's rows are contiguous
+        # The same for all rows: a bias. So is a second array that is added to one row.
         if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
             can_be_bias = p["batch"] == 1 and self.dtype in _WITH_BIAS and factor == 1
             return replace(e, bias=pointer) if can_be_bias and e.bias is None else None

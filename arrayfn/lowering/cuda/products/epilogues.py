@@ -94,14 +94,16 @@ class EpilogueFolding(StepRewrite):
             for n in nests
             if n is not None
         ]
-        # Each element has the same epilogue of all nests, with its value in each nest.
+        # Each element has for each nest a pair: the epilogue, which is the same in all
+        # nests, and its value in the nest.
         common = takewhile(
             lambda matches: all(epilogue == matches[0][0] for epilogue, _ in matches),
             zip(*chains, strict=False),
         )
         for matches in reversed([*common]):  # the longest epilogue first
+            epilogue, _ = matches[0]
             values = [value for _, value in matches]
-            if self.fold_values(position, call, matches[0][0], readers, values):
+            if self.fold_values(position, call, epilogue, readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
@@ -189,6 +191,7 @@ class EpilogueFolding(StepRewrite):
             return known
         scalar = Var(ArrayType((), dtype))
         nest = _factor_nest(self.nest(position), times, alpha, scalar)
+        # Positions of the steps that write an operand of the new nest.
         written = [
             k
             for operand in nest.operands
@@ -199,7 +202,7 @@ class EpilogueFolding(StepRewrite):
             )
         ]
         before = max((k + 1 for k in written if k < position), default=0)
-        self.inserted.setdefault(before, []).append(NestStep(nest, []))
+        self.inserted.setdefault(before, []).append(NestStep(nest, partials=[]))
         self.factor_arrays[times.name, alpha, dtype] = scalar
         return scalar
 
@@ -272,7 +275,7 @@ class EpilogueFolding(StepRewrite):
             return
         nest = replace(nest, operands=(*nest.operands, operand))
         kept = with_dependencies(statements, stores, through_reductions=True)
-        self.steps[position] = NestStep(restrict(nest, kept), [])
+        self.steps[position] = NestStep(restrict(nest, kept), partials=[])
 
 
 def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
@@ -290,9 +293,11 @@ def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
     number = Value(f"{times.name}_alpha", dtype)
     function = f"mul_{short_name(dtype)}"
     factors = (times, Constant(alpha, dtype))
-    store = Store(len(nest.operands), number, "element", 0)
-    statements += [Compute(number, function, factors, "element", 0, 1), store]
-    operands = (*nest.operands, ArrayOperand(result, dtype, (), 0, written=True))
+    store = Store(len(nest.operands), number, "element", stage=0)
+    product = Compute(number, function, factors, "element", stage=0, cost=1)
+    statements += [product, store]
+    target = ArrayOperand(result, dtype, strides=(), offset=0, written=True)
+    operands = (*nest.operands, target)
     restricted = restrict(replace(nest, operands=operands), statements)
     # The factor is one number: the nest has no axes.
     return replace(

@@ -129,7 +129,7 @@ class SkinnyProduct:
             "ldb": self.ldb,
             "c_row": self.c_row,
             "c_column": self.c_column,
-            "part": tile.k_per_block(self.k),
+            "part": tile.k_per_block(self.k),  # of a block, along k
         }
         reads, writes = {"a_in": self.a, "b_in": self.b}, {"c_out": self.c}
         return HandwrittenCall(text, reads, writes, integers, tile.blocks(self.n))
@@ -147,15 +147,40 @@ def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
     lda, ldb, ldc = p["lda"], p["ldb"], p["ldc"]
     m, n, k = p["m"], p["n"], p["k"]
     transposed_a, transposed_b = bool(p["transpose_a"]), bool(p["transpose_b"])
-    a_strides = (1, lda) if transposed_a else (lda, 1)
-    b_strides = (ldb, 1) if transposed_b else (1, ldb)  # as rows of b.T
-    # The product, and its transpose: c.T = b.T @ a.T.
-    for product in (
-        SkinnyProduct(m, n, k, a, *a_strides, b, ldb, transposed_b, c, ldc, 1),
-        SkinnyProduct(n, m, k, b, *b_strides, a, lda, not transposed_a, c, 1, ldc),
-    ):
-        if product.fits(gpu):
-            return product.call(gpu)
+    a_row, a_step = (1, lda) if transposed_a else (lda, 1)
+    b_row, b_step = (ldb, 1) if transposed_b else (1, ldb)  # of rows of b.T
+    product = SkinnyProduct(
+        m=m,
+        n=n,
+        k=k,
+        a=a,
+        a_row=a_row,
+        a_step=a_step,
+        b=b,
+        ldb=ldb,
+        transposed=transposed_b,
+        c=c,
+        c_row=ldc,
+        c_column=1,
+    )
+    # c.T = b.T @ a.T
+    transpose = SkinnyProduct(
+        m=n,
+        n=m,
+        k=k,
+        a=b,
+        a_row=b_row,
+        a_step=b_step,
+        b=a,
+        ldb=lda,
+        transposed=not transposed_a,
+        c=c,
+        c_row=1,
+        c_column=ldc,
+    )
+    for candidate in (product, transpose):
+        if candidate.fits(gpu):
+            return candidate.call(gpu)
     return None
 
 
@@ -164,6 +189,7 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
     rows, contiguous = power_of_two(product.m), product.a_step == 1
     if not contiguous:
         rows = max(rows, LANES)
+    # An ``a`` that is contiguous along m is copied by vectors if columns are aligned.
     starts = (product.a.offset, product.a_step, product.m)
     aligned = product.a_row == 1 and not any(start % LANES for start in starts)
     tiles = (
@@ -225,6 +251,8 @@ def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
     wave = (
         gpu.multiprocessors if tile.cluster <= _PAIR else gpu.clustered_multiprocessors
     )
+    # Blocks that saturate the memory: this fraction of the multiprocessors, or more if
+    # a tile has many rows (all multiprocessors from ``rows`` on), which take time, too.
     fraction, rows = _SATURATING_HALF_PRECISION if product.is_half else _SATURATING
     saturating = gpu.multiprocessors * max(fraction, tile.rows / rows)
     full_waves, rest = divmod(blocks, wave)

@@ -248,8 +248,8 @@ def _a_copies(tile: SingleTile) -> str:
 def _b_copies(tile: SingleTile) -> str:
     """Return lines that begin to copy a lane's elements of b, four k's from ``k`` on.
 
-    They go to ``target``. For a transposed b and 8 columns a lane, each with a vector
-    along k:
+    They go to ``target``; the lane's first column is ``first_column + within``. For a
+    transposed b and 8 columns a lane, each with a vector along k:
 
         live = select_i64(k < end, 1, 0)
         for j in unrolled(8):

@@ -48,6 +48,7 @@ class Keys:
     @property
     def bits(self) -> int:
         """The number of bits of a key."""
+        # A component has half of a complex number's bits; two flags fit into 8.
         if self.component:
             return 8 if self.component == "nans" else 4 * self.dtype.itemsize
         return 8 * self.dtype.itemsize
@@ -148,6 +149,7 @@ class Keys:
             if magnitude > 2139095040:
                 key = i64(4294967295)
         """
+        # The integer dtype of a float's bits in a kernel, and the bits of infinity.
         raw, infinity = _FLOATS[self.dtype]
         bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
         word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"

@@ -92,7 +92,7 @@ for at in range(thread, keep, {tile.threads}):
         tile.threads,
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
-        shared.size,
+        shared=shared.size,
     )
 
 
@@ -107,7 +107,8 @@ places = registers_i32({tile.items})
 def _load_values(data: SortData, tile: Tile) -> str:
     """Return lines that fill ``value_registers`` with a thread's values.
 
-    Values that are not read are the elements' positions in their row.
+    Values that are not read are the elements' positions in their row. The kernel's
+    ``begin`` is the thread's first element in the tile; the next ones are 32 apart.
     """
     value = "values_in[source + at]"
     if not data.reads_values:
@@ -178,7 +179,7 @@ for digit in range(thread, 256, {tile.threads}):
         tile.threads,
         "Counts the digits at ``shift`` in each tile of each row.",
         "how often each tile has each digit",
-        4 * DIGIT_VALUES,
+        shared=4 * DIGIT_VALUES,
     )
 
 
@@ -261,6 +262,6 @@ for item in range({tile.items}):
         tile.threads,
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
-        shared.size,
-        _RESIDENT // tile.threads if is_narrow else 0,
+        shared=shared.size,
+        blocks_per_multiprocessor=_RESIDENT // tile.threads if is_narrow else 0,
     )

@@ -64,7 +64,8 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     x = equation.inputs[0]
     source = pointer_of(x, reads)
     *lead, n = x.type.shape
-    rows = SortedRows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
+    keep = equation.outputs[0].type.shape[-1]
+    rows = SortedRows(count=math.prod(lead), n=n, keep=keep)
     if not rows.count * rows.keep:
         return
     outputs = [Pointer(v) for v in equation.outputs]
@@ -125,6 +126,7 @@ def _sort_complex(
         Keys(dtype, for_positions=True, component=component) for component in COMPONENTS
     ]
     if rows.n <= _max_tile(gpu):
+        # One kernel sorts by all of ``parts``.
         data = SortData(parts[0], key_output="gathered")
         if name == "argsort":
             data = SortData(parts[0], key_output="nothing", output_values="i64")
@@ -237,6 +239,7 @@ def sort_by_digit(
     counts = new_array(dtypes.int32, blocks * DIGIT_VALUES)
     offsets = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
+    # Values are counted only if keys are computed from them.
     counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
@@ -284,15 +287,15 @@ def _top_k(
         size = rows.count * tiles * rows.keep
         kinds = data.keys.word_dtype, dtypes.int32
         written = [new_array(dtype, size) for dtype in kinds]
-        part = SortedRows(rows.count, n, rows.keep)
+        part = SortedRows(rows.count, n=n, keep=rows.keep)
         yield _row_sort(part, step, _tile_of(max_tile, gpu), arrays, elements, written)
         arrays, n = written, tiles * rows.keep
     if len(arrays) > 1:
         data = replace(data, key_source="words", reads_values=True)
     if n <= max_tile:
-        part = SortedRows(rows.count, n, rows.keep)
+        part = SortedRows(rows.count, n=n, keep=rows.keep)
         tile = _tile_of(n, gpu)
-        yield _row_sort(part, data, tile, arrays, elements, outputs, rows.n)
+        yield _row_sort(part, data, tile, arrays, elements, outputs, length=rows.n)
     else:
         yield from sort_digits(rows, data, arrays, elements, outputs, gpu)
 

@@ -87,7 +87,10 @@ class SortData:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the array parameters that keys are computed from."""
+        """The names of the array parameters that keys are computed from.
+
+        Gathered keys need ``values_in``, which has the elements' positions.
+        """
         return (
             ("keys_in", "values_in") if self.key_source == "gathered" else ("keys_in",)
         )
@@ -157,7 +160,7 @@ class SharedArrays:
     def array(self, name: str, dtype: str, count: int) -> None:
         """Add the array ``name`` of ``count`` elements of ``dtype``, a short name."""
         self.lines.append(f"{name} = dynamic_shared_{dtype}({self.size}, {count})")
-        nbytes = count * (8 if dtype.endswith("64") else 4)
+        nbytes = count * (8 if dtype.endswith("64") else 4)  # none are smaller
         self.size += -(-nbytes // 16) * 16
 
     @property
@@ -247,7 +250,8 @@ def rank_digits(keys: Keys, tile: Tile) -> str:
     """Return lines of the phase *rank*, which set ``places`` to ranks.
 
     Each of ``keys`` is ranked among the warp's keys with the same digit, and
-    ``counters`` become the number of each digit in each warp.
+    ``counters`` become the number of each digit in each warp. ``below`` is the mask of
+    the lanes before a thread's own.
     """
     return f"""
 for at in range(thread, {tile.warps * DIGIT_VALUES}, {tile.threads}):
@@ -296,6 +300,14 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
 
 def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
     """Return lines that compute where digits begin in the tile, and in the row.
+
+    A thread has ``each`` digits from ``first`` on: ``mine`` counts their elements in
+    the tile, ``whole`` those in the row; ``before`` and ``whole_before`` are the same
+    of all earlier threads. ``counters`` has each warp's count of each digit. It becomes
+    the number of elements of the thread that are before: of its earlier digits, and of
+    the same digit in earlier warps. ``starts[digit]`` is ``before``: the element of
+    rank r in warp w has place ``starts[digit] + counters[w * 256 + digit] + r`` in the
+    tile. ``bases[digit]`` plus this place is the element's place in the row.
 
     Args:
         tile: The tile.
@@ -383,12 +395,15 @@ for part in range({each}):
 def move_to_shared(keys: Keys, tile: Tile, value: str = "") -> str:
     """Return lines of the phase *move*, which sort the keys into ``words``.
 
-    Each key goes to its sorted index. ``value`` is the expression of the key's value,
+    Each key goes to its sorted index: its rank in ``places``, plus the number of the
+    tile's elements with smaller digits, or with the same digit in earlier warps
+    (``starts`` and ``counters``). ``value`` is the expression of the key's value,
     which goes to ``values``; empty if there are none. It may depend on ``at``, the
     key's index in the tile.
     """
     store_value = ""
     if value:
+        # ``at`` is computed only if the value depends on it.
         at = "at = min_i64(begin + item * 32, count - 1)\n" if "at" in value else ""
         store_value = indented(f"{at}values[place] = {value}", 1)
     return f"""

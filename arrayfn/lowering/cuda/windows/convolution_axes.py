@@ -36,7 +36,8 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
     """Return the roles of the axes of a library call's arrays, by the arrays' names.
 
     There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
-    of groups if ``grouped``.
+    of groups if ``grouped``. An array's roles are its axes of groups, outer axes, inner
+    axes and spatial axes.
     """
     inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
     kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
@@ -61,12 +62,14 @@ def in_memory_order(params: Mapping[str, Any]) -> tuple[dict[str, Roles], list[i
     """Return the roles of a convolution's axes, with spatial axes in memory order.
 
     The first result has the roles by array. The second is the order of the spatial axes
-    in memory, by their numbers in ``params``, the equation's parameters.
+    in memory, by their numbers in ``params``, the equation's parameters. It is that of
+    the operand or, if the operand is what is computed, of the output.
     """
     roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
     first = "operand" if "operand" in ARRAYS[params["gives"]] else "output"
     space = roles[first][SPATIAL]
     order = sorted(range(len(space)), key=lambda k: space[k])
+    # Spatial axes are the last of the roles.
     ordered = {
         name: (*array_roles[:SPATIAL], tuple(array_roles[SPATIAL][k] for k in order))
         for name, array_roles in roles.items()
@@ -101,6 +104,7 @@ def count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
     count = 0
     for name in ("operand", "output"):
         axes = [axis for role in order for axis in roles[name][role]]
+        # The array is contiguous in this order if its axes ascend.
         count += axes == sorted(axes)
     return count
 

@@ -78,7 +78,11 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
-        """Return the type of the array ``name``: operand, kernel or output."""
+        """Return the type of the array ``name``: operand, kernel or output.
+
+        ``roles``, and the names and numbers of extents in ``along`` and ``counts``, are
+        those of the enclosing function.
+        """
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
@@ -217,6 +221,7 @@ class _Arrangement:
         """
         p, gives = self.integers, self.params["gives"]
         window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
+        # The channels that windows sum: for the operand's cotangent the output's.
         single = {"output": p["inner"], "operand": p["outer"]}
         return single.get(gives) == 1 and window <= SHORT_SUMS
 
@@ -273,6 +278,7 @@ class _Arrangement:
         border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
         params = dict(self.params)
         if self.algorithm == "product of blocks":
+            # Without it the equation is no call of the library: it is expanded.
             del params["lies"]
         return convolve_blocks(operands, params, self.integers, border)
 
@@ -331,6 +337,7 @@ def _make_padding_even(
         integers |= {f"low{k}": both, f"high{k}": both}
         if low != high:
             extra[axis] = low - both, high - both
+            # The call gets a longer operand instead.
             integers[f"extent{k}"] += low + high - 2 * both
     return extra
 
@@ -352,7 +359,11 @@ def for_library(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        """Return the result of the rewritten ``equation``; None to keep it."""
+        """Rewrite ``equation`` over ``operands``, and return its result.
+
+        None keeps the equation, which no library computes. ``choose`` (the choice of
+        algorithms) and ``deterministic`` are those of the enclosing function.
+        """
         arrangement = _library_convolution(equation, choose, deterministic)
         if arrangement is None:
             return None

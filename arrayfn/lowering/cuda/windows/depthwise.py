@@ -36,6 +36,8 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
     cotangent is computed only if strides are 1: it is then a convolution of the
     output's cotangent by the reversed kernel.
     """
+    # Channels must be last, each a group of its own, and fill vectors. Windows must be
+    # short.
     if (
         p["axes"] != AXES
         or p["last"] != 1
@@ -54,8 +56,9 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
     """Return the extents of a convolution, or of its operand's cotangent.
 
-    ``gives`` says which of them; ``p`` are the integers that a call of cuDNN would
-    have.
+    ``gives`` is ``"output"`` for the convolution. ``p`` are the integers that a call of
+    cuDNN would have: ``count0`` is the output's extent along spatial axis 0, and
+    ``extent0`` the operand's. For the cotangent, the two change places.
     """
     rows_name, other = ("count", "extent") if gives == "output" else ("extent", "count")
     rows, columns = (p[f"{rows_name}{k}"] for k in range(AXES))
@@ -91,8 +94,9 @@ def _convolution(
     def along(k: int) -> WindowAxis:
         """Return the windows along spatial axis ``k``.
 
-        For the operand's cotangent, windows reach to the other side: their padding is
-        the rest of the window.
+        The call's integers ``p``, and ``forward``, are those of the enclosing function.
+        For the operand's cotangent (not ``forward``), windows reach to the other side:
+        their padding is the rest of the window.
         """
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]

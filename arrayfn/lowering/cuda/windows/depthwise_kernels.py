@@ -40,11 +40,11 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     lanes = Lanes(dtype)
     words = BY_SHORT_NAME[lanes.compute].itemsize // 4
     arrays = ("count", "extent")
-    vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
+    pixels = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
         p["size1"] * lanes.count * words <= _MAX_SUMS
-        and max(vectors) * p["groups"] < _LARGEST
-        and min(vectors) > 1  # one pixel may be a slice that begins unaligned
+        and max(pixels) * p["groups"] < _LARGEST
+        and min(pixels) > 1  # one pixel may be a slice that begins unaligned
     )
 
 
@@ -114,7 +114,8 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> str:
     They are sums of products of ``x`` and ``cotangent``. ``down`` and ``right`` are the
     windows along lines and columns. A thread has the row ``i`` of taps, a vector of
     channels, and ``each`` lines of the output. The sums of these go to the thread's
-    ``slot``: ``sums0``, ``sums1`` and so on, one for each tap.
+    ``slot``: ``sums0``, ``sums1`` and so on, one for each tap. ``lines``, ``rows``,
+    ``columns`` and ``height`` are integers of the call in ``kernel_sums``.
     """
     n, wide = lanes.count, lanes.compute
     sums = [f"sums{j}" for j in range(right.size)]
@@ -149,15 +150,18 @@ def _products(lanes: Lanes, right: WindowAxis) -> str:
     """Return lines that add the products of ``COLUMNS`` outputs of a line to the sums.
 
     ``own0`` to ``own3`` are the outputs' cotangents, ``x0``, ``x1`` and so on the
-    elements that they read. ``right`` are the windows along columns.
+    elements that they read. ``right`` are the windows along columns. The lines stand in
+    loops of ``_sums``, which defines ``image``, ``line`` (of ``x``), ``number`` (of the
+    line of outputs) and ``part`` (of that line).
     """
     loads: list[str] = []
     values: list[str] = []
 
     def load(name: str, array: str, index: str, condition: str) -> None:
-        """Load the vector ``name`` if ``condition`` holds; else it is zeros.
+        """Append lines to ``loads`` and ``values``, which define the vector ``name``.
 
-        It begins at ``index`` of ``array``.
+        If ``condition`` holds, it is loaded from ``index`` of ``array`` on; else it is
+        zeros.
         """
         tile = f"{name}_tile"
         loads.append(lanes.tile(tile))
@@ -191,7 +195,7 @@ def _totals(lanes: Lanes) -> str:
     """Return the lines of the second kernel, which add all slots of ``sums``.
 
     The sums go to ``totals``. Each lane sums one element; the warps of a block share
-    the slots.
+    the slots. A block has ``_SUM_WARPS`` warps, as many as a warp has lanes.
     """
     wide = lanes.compute
     return f"""

@@ -32,10 +32,12 @@ def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
 
     ``axes`` are the windows along lines and along columns. Sums are rounded once.
     """
+    _, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
+    # An element ``x0``, ``x1`` and so on is added to each output whose window has it.
     each = [
         f"sums{k}[lane] = sums{k}[lane] + x{element}"
-        for element, readers in axes[1].offsets().items()
+        for element, readers in right.offsets().items()
         for k, _ in readers
     ]
     body = f"""
@@ -64,6 +66,7 @@ def extremum_body(
             in the window.
         minimum: Compute the minimum, not the maximum.
     """
+    _, right = axes
     # ``limit`` is the identity of the extremum: the element beyond the border.
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
@@ -74,7 +77,7 @@ def extremum_body(
     set_position = first_tap = store_position = ""
     if "position" in gives:
         set_position = filled_registers(positions, "i32", n, "i32(0)")
-        first_tap = f"tap = convert_i64_i32(i * {axes[1].size})"
+        first_tap = f"tap = convert_i64_i32(i * {right.size})"
         store_position = "\n".join(
             f"if column + {k} < columns:\n"
             f"    store_i32x{n}(position, at + {k} * channels, {tile}, 0)"
@@ -83,7 +86,7 @@ def extremum_body(
         store_position = f"{OUTPUT_INDEX}\n{store_position}"
     comparisons = [
         line
-        for element, readers in axes[1].offsets().items()
+        for element, readers in right.offsets().items()
         for k, tap in readers
         for line in _compare(wide, f"x{element}", k, tap, gives, minimum)
     ]
@@ -110,6 +113,8 @@ def _compare(
         best0[lane] = select_f32(wins, x1, best0[lane])
         position0[lane] = select_i32(wins, tap + i32(2), position0[lane])
 
+    The kernel's ``tap`` is the number of the first tap of the window's current line;
+    the argument ``tap`` counts from there. ``x`` is the variable of the element.
     ``wide`` is the name of the compute dtype; ``gives`` and ``minimum`` are as in
     ``extremum_body``.
     """
@@ -173,6 +178,11 @@ def _add_line_of_windows(
     reach: int,
 ) -> str:
     """Return lines that add a line of windows' values to a thread's cells.
+
+    ``put_body`` declares the registers ``value0_tile`` and so on, ``place0`` and so on
+    (the windows' positions), ``first`` (the column of the first window) and ``inside0``
+    and so on (whether a window exists). Windows that do not exist get position -1,
+    which is that of no element.
 
     Args:
         lanes: The vector of a thread.
@@ -247,7 +257,8 @@ def _store_cells(
     """Return lines that store the sums of a thread's elements, if they exist.
 
     ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
-    padding before the first cell of a thread.
+    padding before the first cell of a thread. ``whole_rows`` and ``whole_columns`` are
+    the extents of the image, integers of the call.
     """
     down, right = axes
     top_padding, left_padding = (

@@ -78,6 +78,7 @@ class _Geometry:
 
         ``shape`` and ``dtype`` are the array's.
         """
+        # Two axes, as many as ``_NO_PADDING`` has pairs for.
         if dtype not in _DTYPES or len(windows.axes) != len(_NO_PADDING):
             return None
         first, second = windows.axes
@@ -114,7 +115,8 @@ class _Geometry:
     def along(self, k: int) -> WindowAxis:
         """Return the windows along the first (``k`` is 0) or second of the two axes."""
         w = self.windows
-        return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
+        before, _ = self.padding[k]
+        return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], before)
 
     def cell_extents(self) -> Extents:
         """Return the extents of a kernel whose outputs are cells, made from windows.
@@ -218,7 +220,7 @@ def _with_pad_before(
     value = fill.value if isinstance(fill, Literal) else constants.get(fill)
     if value is None or value != identity:
         return None
-    return _with_padding(equation, pad, (unpadded,), 1)
+    return _with_padding(equation, pad, (unpadded,), sign=1)
 
 
 def _with_cut_after(
@@ -237,7 +239,7 @@ def _with_cut_after(
         return None
     extents = tuple(equation.outputs[0].type.shape[axis] for axis in put.params["axes"])
     replaced = replace(put, params={**put.params, "extents": extents})
-    return _with_padding(replaced, equation, put.inputs, -1)
+    return _with_padding(replaced, equation, put.inputs, sign=-1)
 
 
 def _with_padding(
@@ -300,7 +302,8 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         body = sum_body(lanes, axes)
         writes = {"sums": Pointer(results[reduce_window_sum])}
     else:
-        # The pair: an extremum, its position, or both.
+        # The pair: an extremum, its position, or both. ``_POSITIONS`` gives for each
+        # argmin or argmax primitive the one that computes the extremum itself.
         position = next((row for row in _POSITIONS if row in results), None)
         minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)

@@ -219,6 +219,8 @@ def thread_items(lanes: Lanes, body: str, thread_columns: int = COLUMNS) -> str:
     """Return lines that compute a thread's indices, then run ``body``.
 
     ``body`` runs if the thread has outputs: ``thread_columns`` neighbours of a row.
+    ``items``, ``vectors`` (of channels), ``parts`` (of a row), ``bands`` (of rows) and
+    ``rows`` are the integers of ``Extents.integers``.
     """
     return f"""
 item = block_index() * {THREADS} + thread_index()
@@ -327,9 +329,10 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
     """Return lines that store the thread's outputs in ``array``.
 
-    ``results`` are the registers of its outputs: vectors of values.
+    ``results`` are the registers of its outputs: vectors of values. Outputs beyond the
+    last column are not stored.
     """
-    lines = [OUTPUT_INDEX]
+    lines = [OUTPUT_INDEX]  # defines ``at``, the index of the first output
     for k, tile in enumerate(results):
         index = f"at + {k} * channels"
         lines += store(lanes, array, index, tile, f"column + {k} < columns")

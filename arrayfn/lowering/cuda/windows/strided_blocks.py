@@ -26,6 +26,8 @@ _ALIGNED: Final = 16
 
 def has_blocks(p: Mapping[str, int]) -> bool:
     """Whether the convolution with the integers ``p`` can be rewritten by blocks."""
+    # Channels must be last and in one group, and windows longer than their strides. The
+    # channels of a block must not be too many.
     axes = range(p["axes"])
     strides = [p[f"stride{k}"] for k in axes]
     return (
@@ -77,12 +79,12 @@ class _Axis:
         padding = min(before, after)
         begin, blocks = before - padding, touched - 2 * padding
         return _Axis(
-            stride,
-            (begin * stride, (blocks - begin) * stride - extent),
-            (front, windows * stride - front - size),
-            blocks,
-            windows,
-            padding,
+            stride=stride,
+            operand=(begin * stride, (blocks - begin) * stride - extent),
+            kernel=(front, windows * stride - front - size),
+            blocks=blocks,
+            size=windows,
+            padding=padding,
         )
 
 
@@ -208,6 +210,7 @@ def _unblocked(
     x = views.transpose(x, permutation=tuple(order.index(k) for k in range(len(order))))
     space = (n * stride for n, stride in zip(blocks, strides, strict=True))
     x = views.reshape(x, shape=(first, *space, inner))
+    # A pad with negative widths cuts off.
     none = (0, 0, 0)
     config = (none, *((-low, -high, 0) for low, high in borders), none)
     zero = conversion.literal(0, x.type.dtype)
