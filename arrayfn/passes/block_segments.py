@@ -93,7 +93,8 @@ class Blocks:
     def unstacked(self, atom: Atom) -> Atom:
         """Return the new value of ``atom``, which is equal on all members.
 
-        If it is stacked, return the first block's.
+        If it is stacked (its flag is set), the blocks of all members are along a new
+        first axis: return the first block.
         """
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
@@ -155,8 +156,9 @@ class Blocks:
     ) -> list[Equation]:
         """Return the equations to emit: those that are read, without inlined views.
 
-        Going backwards, fills ``readers`` with the segments that read each Var, and
-        ``inlined`` with the views that only segments read.
+        An equation's segment is its level, of ``levels``, and whether its values differ
+        between blocks. Going backwards, fills ``readers`` with the segments that read
+        each Var, and ``inlined`` with the views that only segments read.
         """
         read = self.readers
         for atom in program.outputs:

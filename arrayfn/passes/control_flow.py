@@ -321,7 +321,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """Return a condition Program that returns the last carry; ``types`` are theirs."""
+    """Return a condition Program that returns the last of carries of ``types``."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])

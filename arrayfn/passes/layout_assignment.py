@@ -317,7 +317,10 @@ class _Assignment:
             operand_of = dict(operand_of.items() & still_in_place)
 
     def record(self) -> None:
-        """Add the equations emitted since the last call to ``reads``."""
+        """Note in ``reads`` how values emitted since the last call are read.
+
+        ``recorded`` is the number of the builder's equations that are noted.
+        """
         for equation in self.builder.equations[self.recorded :]:
             record_reads(equation, self.reads)
         self.recorded = len(self.builder.equations)

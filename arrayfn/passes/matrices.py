@@ -54,10 +54,22 @@ def as_matrix(
     offset = read.offset(base_strides)
     if (column_stride == 1 or n == 1) and (row_stride >= n or m == 1):
         leading = row_stride if m > 1 else n
-        matrix = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
+        matrix = Matrix(
+            read.base,
+            offset,
+            max(leading, 1),
+            transposed=False,
+            batch_stride=batch_stride,
+        )
     elif (row_stride == 1 or m == 1) and (column_stride >= m or n == 1):
         leading = column_stride if n > 1 else m
-        matrix = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
+        matrix = Matrix(
+            read.base,
+            offset,
+            max(leading, 1),
+            transposed=True,
+            batch_stride=batch_stride,
+        )
     else:
         return None
     if type.dtype.itemsize > 1 or not type.size:

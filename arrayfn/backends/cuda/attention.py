@@ -181,7 +181,8 @@ def cudnn_attention(
     from arrayfn.backends.cuda.libraries import cudnn
 
     build: Any = cudnn.attention
-    return build(*types, scale, window[1] == 0)
+    is_causal = window[1] == 0
+    return build(*types, scale, is_causal)
 
 
 def cudnn_attention_gradient(

@@ -142,6 +142,7 @@ class Library:
         self._part = 0  # of the workspace, that the last small product was given
         self.matmul = self._address("cublasLtMatmul")
         self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
+        # All of the function's 16 parameters are passed as 64-bit words.
         self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
             self.matmul
         )
@@ -344,7 +345,8 @@ class Library:
     ) -> int:
         """Enqueue ``product`` on ``stream``; return the status.
 
-        ``addresses`` are those of b, a, the added matrix, and c.
+        ``addresses`` are those of b, a, the added matrix, and c. cuBLASLt's matrices are
+        column-major: it computes c^T = b^T a^T, with b as its first operand.
         """
         b, a, d, c = addresses
         second, first, added, result = product.layouts

@@ -63,9 +63,12 @@ class Tiles:
         return (c for c in made if c is not None and c.workspace <= workspace)
 
     def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
-        """Each proposed algorithm with each tile and stage count; None if refused."""
+        """Yield each proposed algorithm with each tile and number of stages.
+
+        For a combination that cuBLASLt refuses, yield None.
+        """
         for number in sorted({self._algorithm_id(choice) for choice in proposals}):
-            made = (ctypes.c_uint64 * 8)()
+            made = (ctypes.c_uint64 * 8)()  # a cublasLtMatmulAlgo_t
             operand, result = self.form.operand, self.form.result
             types = (operand.data, operand.data, result.data, result.data)
             what = (self.form.compute, operand.scale, *types, number)

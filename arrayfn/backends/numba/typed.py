@@ -184,8 +184,9 @@ class _Typing:
         """Give the variable that ``statement`` assigns the type of its value.
 
         Also notes what the variable stands for, if that is a range, a function or a
-        constant integer that is assigned once. Raises UntypedKernelError if the
-        variable had another type.
+        constant integer that is assigned once. ``defined`` has the block of each
+        variable's last assignment, ``repeated`` the variables assigned more than once.
+        Raises UntypedKernelError if the variable had another type.
         """
         name, value, ir = statement.target.name, statement.value, self.dialect.ir
         if isinstance(value, ir.Expr):

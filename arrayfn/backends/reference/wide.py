@@ -101,7 +101,7 @@ def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
     equations: list[Equation] = []
     for equation in program.equations:
         params = equation.params
-        if equation.primitive.name not in OF_A_DTYPE:
+        if equation.primitive.name not in OF_A_DTYPE:  # these compute in their dtype
             params = {k: _wide_param(v, hooks) for k, v in params.items()}
         equations.append(
             Equation(

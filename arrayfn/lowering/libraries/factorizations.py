@@ -343,6 +343,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     vectors, values = equation.outputs
     writes = {"w": Pointer(values), "v": Pointer(vectors)}
     x = equation.inputs[0].type
+    # Scratch for a matrix's eigenvectors in LAPACK's form, in bytes.
     packed = {"packed": x.shape[-1] ** 2 * x.dtype.itemsize}
     yield from _geev("geev", equation, reads, writes, packed)
 

@@ -46,7 +46,7 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
     the low half: that is stable, and as fast as sorting values.
     """
-    return _sorted(equation, reads, "argsort", dtypes.int64)
+    return _sorted(equation, reads, "argsort", index=dtypes.int64)
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:

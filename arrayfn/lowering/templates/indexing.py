@@ -371,7 +371,8 @@ class Geometry:
         """Return the operand's memory as an operand of a nest over the windows' array.
 
         ``array`` has a stride for each axis of the operand, the result one for each
-        axis of the array of windows. The window at position 0 is described.
+        axis of the array of windows. The result describes windows at position 0; the
+        nest adds the windows' positions. A batch axis is shared with the indices.
         """
         strides = [0] * self.ndim
         # The operand's axes that are axes of a window, in order.

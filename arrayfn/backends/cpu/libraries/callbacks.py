@@ -87,7 +87,7 @@ def _operator(number: int) -> PythonCall:
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Run the kernel: once, or for each index of the axes that ``vmap`` added.
 
-        Operands are made read-only first.
+        Operands are made read-only first. ``types`` are the types of a call's arrays.
         """
         for x in operands:
             x.flags.writeable = False

@@ -79,6 +79,7 @@ def packed_tiles(
         own_a = a + (problem * batch_stride_a + a_offset)
         own_b = b + (problem * batch_stride_b + b_offset)
         own_c = c + (problem * batch_stride_c + row * ldc + column)
+        # The last argument, 0, means that the product is not added to ``own_c``.
         multiply_packed(
             lanes, own_a, own_b, own_c, packed, own_m, own_n, k, lda, ldb, ldc,
             transpose_a, transpose_b, 0,

@@ -206,12 +206,14 @@ def _grouped(
     accesses: Sequence[Sequence[Access]],
     is_large: Sequence[bool],
 ) -> list[tuple[int, ...]]:
-    """The numbers of ``steps`` in the order in which they are enqueued.
+    """Return the numbers of ``steps`` in the order in which they are enqueued.
 
-    Collectives of a group are together, after the last of them; each other step is
-    alone. NCCL needs less time and fewer multiprocessors for larger groups, but nothing
-    hides the last one. So a group gets half of the bytes that come after it, and may
-    delay its first collective by half of the large steps.
+    A tuple is a group of collectives, at the place of the last of them, or a single
+    other step. ``accesses`` and ``is_large`` belong to the steps by number.
+
+    NCCL needs less time and fewer multiprocessors for larger groups, but nothing hides
+    the last one. So a group gets half of the bytes that come after it, and may delay
+    its first collective by half of the large steps.
     """
     order: list[tuple[int, ...]] = []
     group: list[int] = []

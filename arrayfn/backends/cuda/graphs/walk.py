@@ -341,6 +341,7 @@ class CapturingWalk(Walk):
         second = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
+        # The conditions are 0 or 1, like the predicate.
         outer = _Condition(self.graph.create_handle(stream), flag, 1)
         self.graph.set_condition(stream, outer.handle, flag, 1)
 

@@ -241,7 +241,8 @@ class _Convolution:
     def enqueue(self) -> Callable[..., None]:
         """Return a function that enqueues the convolution on a stream.
 
-        It is called with the stream, and the addresses of the arrays ``names``.
+        It is called with the stream, and the addresses of the arrays ``names``. The
+        plan is number ``index`` of the graph's plans.
         """
 
         def enqueue(stream: int, *addresses: int) -> None:

@@ -222,7 +222,10 @@ class _Factors:
             self._call("cudssConfigDestroy", self._config)
 
     def has_positions_of(self, arrays: Sequence[Array]) -> bool:
-        """Whether the matrix ``arrays`` has the same positions, and the same dtype."""
+        """Whether the matrix ``arrays`` has the same positions, and the same dtype.
+
+        ``arrays`` are the matrix's data, indices and indptr, as in ``self.arrays``.
+        """
         pairs = zip(self.arrays[1:], arrays[1:], strict=True)
         is_of_dtype = self.arrays[0].dtype == arrays[0].dtype
         return is_of_dtype and all(np.array_equal(x, y) for x, y in pairs)

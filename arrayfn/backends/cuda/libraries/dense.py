@@ -185,10 +185,11 @@ class PointerTables:
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:
-        """Return the address of the table for an array at ``address``.
+        """Return the table of the addresses of all matrices of an array, on the GPU.
 
-        Its matrices are ``step`` bytes apart. The tables used last are cached, since an
-        array is at a few addresses in rotation.
+        The array's ``self.matrices`` matrices begin at ``address``, and are ``step``
+        bytes apart. The tables used last are cached, since an array is at a few
+        addresses in rotation.
         """
         key = address, step
         known = self._tables.get(key)

@@ -247,7 +247,11 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
     kind, real = p.element.type, p.element.real_type
 
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
-        """Return the arguments that gesvdp and its query have in common."""
+        """Return the arguments that gesvdp and its query have in common.
+
+        ``kind`` and ``real`` are the cudaDataTypes of ``a`` and of ``s``. gesvdp
+        computes min(m, n) singular vectors if ``econ`` is 1, else all.
+        """
         econ = 1 - p.full
         shape = (p.vectors, econ, m, n)
         return (*shape, kind, a, m, real, s, kind, u, m, kind, v, n, kind)

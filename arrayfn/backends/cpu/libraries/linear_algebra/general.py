@@ -317,6 +317,7 @@ def hessenberg(
     """
     for item in range(begin, end):
         own = taus + item * (n - 1) * parts
+        # 1 and n are LAPACK's ilo and ihi: all rows and columns are reduced.
         fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, lwork)
 
 

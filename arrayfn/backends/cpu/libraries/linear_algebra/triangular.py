@@ -127,7 +127,11 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Solve all systems by NumPy; ``arguments`` has the arguments by name."""
+    """Solve all systems by NumPy; ``arguments`` has the arguments by name.
+
+    The solutions replace ``b``. A system is A X = B if ``left``, else X A = B. Each
+    system has ``chunks`` of the ``items``.
+    """
     if not items:
         return
     rows, columns = int(arguments["rows"]), int(arguments["columns"])
@@ -143,7 +147,7 @@ def unjitted(arguments: Mapping[str, Any], items: int) -> None:
             np.fill_diagonal(triangle, 1)
         if arguments["transpose"]:
             triangle = triangle.T
-        if arguments["transpose"] == 2:
+        if arguments["transpose"] == 2:  # conjugate transpose
             triangle = triangle.conj()
         if left:
             sides[...] = np.linalg.solve(triangle, sides)
