@@ -83,6 +83,7 @@ class Blocks:
     ) -> None:
         self.axis = axis
         self.flags = varying(program, differ, axis.name)
+        # The inputs and constants; ``_emit`` adds the results of segments.
         self.new_values: dict[Atom, Atom] = {}
         for var, x in current_builder().bind_inputs(program, inputs).items():
             self.new_values[var] = x

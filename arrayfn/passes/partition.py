@@ -148,8 +148,9 @@ class Partition:
     ) -> list[LocalValue]:
         """Emit a device's part of ``equation``, on values that may be partial sums.
 
-        A view that makes no array larger is emitted before the sum, which may then be
-        smaller; for other equations the sum is emitted first.
+        ``pending`` are the mesh axes over which a value is still to be summed. A view
+        that makes no array larger is emitted before the sum, which may then be smaller;
+        for other equations the sum is emitted first.
         """
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in operands):

@@ -170,6 +170,7 @@ def emit_shard_map(
         inside = type(emitter)(emitter.mesh, emitter.indices, within)
         outputs = inside.run(body, [inside.whole(x) for x in parts])
         emitter.not_cut += inside.not_cut
+        # Specs without mesh axes: whole values of the inner Partition.
         results = [inside.move(x, ((),) * len(x.spec)) for x in outputs]
     else:
         results = current_builder().inline(body, parts)

@@ -345,8 +345,8 @@ class Library:
     ) -> int:
         """Enqueue ``product`` on ``stream``; return the status.
 
-        ``addresses`` are those of b, a, the added matrix, and c. cuBLASLt's matrices are
-        column-major: it computes c^T = b^T a^T, with b as its first operand.
+        ``addresses`` are those of b, a, the added matrix, and c. cuBLASLt's matrices
+        are column-major: it computes c^T = b^T a^T, so b is its first operand.
         """
         b, a, d, c = addresses
         second, first, added, result = product.layouts

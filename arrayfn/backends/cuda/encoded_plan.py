@@ -434,6 +434,8 @@ class EncodedPlan:
         accesses = StepAccesses(
             step.reads,
             buffers_written_by(step),
+            # Besides its buffers, a call uses NCCL or a library's handle, so calls of
+            # one kind run one after the other.
             _COLLECTIVES if call.is_collective else _HANDLES,
             small=not duration,
             duration=duration,

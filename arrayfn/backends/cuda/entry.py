@@ -187,7 +187,7 @@ def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
             if slots[call.type_slot] is not expected.type:
                 return False
             pointer = PyLong_AsLongLong(slots[call.pointer_slot])
-        if pointer == 0:
+        if pointer == 0:  # a result has taken over the array's memory
             return False
         call.buffers[expected.buffer] = pointer
     return True

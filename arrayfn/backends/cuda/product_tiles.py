@@ -55,7 +55,7 @@ class Tiles:
     def all_choices(
         self, proposals: Sequence[Choice], workspace: int
     ) -> Iterator[Choice]:
-        """The algorithms of ``proposals`` with each of their tiles and stage counts.
+        """Yield the algorithms of ``proposals`` with each of their tiles and stages.
 
         Those that need more than ``workspace`` bytes are left out.
         """
@@ -83,7 +83,7 @@ class Tiles:
                 )
 
     def _algorithm_id(self, choice: Choice) -> int:
-        """cuBLASLt's number of the algorithm of ``choice``."""
+        """Return cuBLASLt's number of the algorithm of ``choice``."""
         number, written = ctypes.c_int(), ctypes.c_size_t()
         self.library.cublasLtMatmulAlgoConfigGetAttribute(
             ctypes.byref(choice.algorithm),
@@ -95,7 +95,7 @@ class Tiles:
         return number.value
 
     def _capability(self, algorithm: Any, attribute: int) -> list[int]:
-        """The values of a capability of ``algorithm``; 0, for none, if it has none.
+        """Return the values of a capability of ``algorithm``; [0] if it has none.
 
         ``attribute`` is the capability's number.
         """
@@ -108,7 +108,10 @@ class Tiles:
         return list(found) or [0]
 
     def _configured(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:
-        """``algorithm`` with ``settings``; None if cuBLASLt refuses them."""
+        """Return ``algorithm`` with ``settings``; None if cuBLASLt refuses them.
+
+        ``settings`` has the values of its attributes, by the attributes' numbers.
+        """
         made, choice = type(algorithm)(*algorithm), Choice()
         for attribute, value in settings.items():
             number = ctypes.c_uint32(value)

@@ -146,7 +146,7 @@ class TimedWalk(Walk):
     ) -> None:
         super().__init__(encoded, addresses)
         self.events = events
-        self.numbers = numbers
+        self.numbers = numbers  # of the plan's steps, by the keys of their nodes
 
     @override
     def run(self, nodes: Sequence[Node], stream: int) -> None:

@@ -183,9 +183,13 @@ class Fuser(Merging):
         )
 
     def siblings(self, equation: Equation) -> Iterable[int]:
-        """Find recent open groups of the same domain that share arrays to read."""
+        """Return the numbers of recent open groups that read the same arrays.
+
+        They have the domain of ``equation``. The latest group comes first.
+        """
         numbers: set[int] = set()
         bases = self.bases(equation)
+        # A base that is recomputed stands for the arrays that this reads.
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
         for base in bases:
@@ -213,7 +217,7 @@ class Fuser(Merging):
             return False
         if not self.may_read(equation, group, ids):
             return False
-        self.add(equation, group, ids, ids)
+        self.add(equation, group, operand_ids=ids, ids=ids)
         return True
 
     def add(

@@ -290,6 +290,7 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x = equation.inputs[0]
     operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
+    # Scratch for the copy of a matrix, in bytes.
     copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
     yield from _syevd("syevd_values", x.type, operands, values, copied)
 
@@ -351,7 +352,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of LAPACK's geev without eigenvectors."""
     writes = {"w": Pointer(equation.outputs[0])}
-    yield from _geev("geev_values", equation, reads, writes, {})
+    yield from _geev("geev_values", equation, reads, writes, scratch={})
 
 
 def _geev(
@@ -447,14 +448,14 @@ def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gehrd, in place."""
     a, taus = equation.outputs
     writes = {"a": Pointer(a), "taus": Pointer(taus)}
-    yield from _reduced("gehrd", a.type, writes, 10 / 3)
+    yield from _reduced("gehrd", a.type, writes, work=10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of sytrd, in place."""
     a, d, e, taus = equation.outputs
     writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
-    yield from _reduced("sytrd", a.type, writes, 4 / 3)
+    yield from _reduced("sytrd", a.type, writes, work=4 / 3)
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -462,7 +463,8 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size}
-    yield from _reduced("gees", t.type, {"a": Pointer(t), "z": Pointer(z)}, 20, scratch)
+    writes = {"a": Pointer(t), "z": Pointer(z)}
+    yield from _reduced("gees", t.type, writes, work=20, scratch=scratch)
 
 
 def _reduced(

@@ -160,6 +160,7 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     a = m.abs(x)
     small = a < 8.0
     bounded = m.select(small, a, 1.0)
+    # gamma(a) = gamma(2 + t) top / bottom, where top or bottom is 1.
     t, top, (bottom, bottom_low) = shift_product(m, bounded)
     below = top == 1.0
     product = m.select(below, bottom, top)
@@ -181,7 +182,7 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     stirling = m.fma(factor, log_a - 1.0, constant)
     result = m.select(small, series, stirling)
     # |gamma(-a)| = pi / (a |sin(pi a)| gamma(a)).
-    sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), 0))
+    sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), quarters=0))
     reflected = log(m, PI[0] / (a * sine)) - result
     reflected = m.select(sine == 0.0, inf, reflected)
     # The sign of a tiny argument does not matter, and its sine might underflow.

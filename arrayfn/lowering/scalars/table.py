@@ -83,6 +83,7 @@ def _unpack(dtype: str, x: Any) -> Value:
     A complex number becomes its two parts, a half-precision number the u16 of its bits.
     """
     if dtype in HALF_PRECISION:
+        # A float16 or bfloat16 array is viewed as its bits; numbers are bits already.
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
             return x.view(np.uint16)
         dtype = "u16"

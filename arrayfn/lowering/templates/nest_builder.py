@@ -215,9 +215,9 @@ class NestBuilder:
                 f"{function}_{short_name(compute_dtype(of))}",
                 arguments,
                 "element",
-                0,
-                1,
-                self.equation.source,
+                stage=0,
+                cost=1,
+                source=self.equation.source,
             )
         )
         return result
@@ -301,8 +301,9 @@ class NestBuilder:
         Axes ``in_order`` are iterated in order. ``reason`` is a phrase for people that
         says what the kernel does.
         """
+        # A reduced axis is iterated in order; the nest need not have a reduction.
         return Nest(
-            tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),
+            tuple(Axis(n, reduced=k in in_order) for k, n in enumerate(extents)),
             tuple(self.operands),
             tuple(self.statements),
             (self.equation.primitive.name,),

@@ -185,7 +185,7 @@ def pack_transposed_columns(
     for column in range(0, n, lanes):
         panel = column // panel_columns
         # Panel p begins at p * PANEL_TERMS * panel_columns, with column
-        # p * panel_columns.
+        # p * panel_columns of ``b``: that many elements less lie before ``column``.
         own = target + (panel * (PANEL_TERMS - 1) * panel_columns + column)
         for term in range(0, terms, lanes):
             transpose_block(

@@ -172,6 +172,7 @@ def argsort_packed(
         if count > 0:
             order = sorted + offset
             pack(x + offset, order, count, first, sign, magnitude, infinity)
+            # The last argument is for dtypes that are not int64: a null pointer.
             c_function(sort_function, order, count, 0)
             if chunks == 1:
                 for k in range(count):

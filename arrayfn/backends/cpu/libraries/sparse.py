@@ -114,6 +114,8 @@ def csc(
         for k in range(rows * width):
             out[k] = 0.0
         low, high = int(second[0]), int(second[columns])
+        # ``sign`` is negative if one of its terms is, which means that a pointer or a
+        # row is outside of A. Otherwise the loop for one column needs no tests.
         sign = low | (entries - high) | any_descending(second, 0, columns)
         if sign >= 0:
             sign = any_outside(first, low, high, rows)

@@ -276,6 +276,7 @@ def _convolve(provider: str, arguments: Arguments) -> None:
         output channels, channels, space.
         """
         order = [axis for role in roles[name] for axis in role]
+        # An array without groups has no axis for them: leave out the first count.
         extents = [*counts[name][arguments["groups"] == 1 :], *space[name]]
         shape = [extents[order.index(axis)] for axis in range(len(order))]
         pointer: Pointer = arguments[name]

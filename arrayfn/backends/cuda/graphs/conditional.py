@@ -94,8 +94,8 @@ class ConditionalNodes:
             ctypes.byref(handle),
             ctypes.c_void_p(graph),
             ctypes.c_void_p(self._gpu.context),
-            0,
-            0,
+            0,  # the condition at launch, which flags would have to ask for
+            0,  # flags
         )
         self._check(status)
         return handle.value

@@ -265,7 +265,7 @@ class _RecordedLaunches:
             attribute_count=count,
         )
         self._kept += [config, attributes]
-        function = kernel.function or kernel.kernel
+        function = kernel.function or kernel.kernel  # the driver sets one of the two
         launch = ctypes.addressof(config), function, kernel.parameters
         return Recorded(StepKind.RECORDED, *launch)
 

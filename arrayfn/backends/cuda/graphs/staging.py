@@ -168,7 +168,8 @@ class Staging:
         for row, b in zip(table, buffers, strict=False):
             row[nbytes] = b.nbytes
             row[staging] = staged[b.buffer]
-            slots.append((row[own:].ctypes.data, b.buffer, 0))
+            own_address = row[own:].ctypes.data  # where in the table it is written
+            slots.append((own_address, b.buffer, 0))
         largest = max((b.nbytes for b in buffers), default=0)
         blocks_per_buffer = np.array(
             [min(_MAX_BLOCKS, max(1, largest // _BLOCK_BYTES))], np.int32

@@ -289,6 +289,7 @@ class CapturingWalk(Walk):
         seconds = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
+        # The loop's memory number 0 is the counter, number 1 + k is for slice k.
         counter = self.encoded.loop_memory(node, 0, _COUNTER_BYTES)
         # ``size`` is the bytes from the lowest to the highest slice of an iteration of
         # the WHILE node (``for size in [...]`` only names the value).

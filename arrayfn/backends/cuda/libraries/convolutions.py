@@ -191,7 +191,10 @@ class _Convolution:
         space = self._space(index)
 
         def run(stream: int) -> int:
-            """Enqueue the plan on ``stream``; return 0 for success."""
+            """Enqueue plan number ``index`` on ``stream``; return 0 for success.
+
+            ``addresses`` are those of the arrays, ``space`` is the plan's workspace.
+            """
             self._run(stream, addresses, index, space)
             return 0
 

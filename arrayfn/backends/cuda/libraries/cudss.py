@@ -290,7 +290,7 @@ class _Factors:
         random = np.random.default_rng(0).standard_normal(self._size)
         side = random.astype(data.dtype)
         b, x = device_put(side), device_put(np.zeros_like(side))
-        self._set(_SOLVE_MODE, 0)
+        self._set(_SOLVE_MODE, 0)  # with the CSR matrix of these arrays: the transpose
         self._execute(_SOLUTION, b.pointer, x.pointer, self._size)
         rows = np.repeat(np.arange(self._size), np.diff(indptr))
         products = np.zeros_like(side)

@@ -147,6 +147,7 @@ def unpack(
             for k in range(n):
                 target[2 * k] = first[k]
                 target[2 * k + 1] = first[n + k]
+                # The conjugate, which is the next eigenvector.
                 target[2 * (n + k)] = first[k]
                 target[2 * (n + k) + 1] = -first[n + k]
             row += 2

@@ -121,7 +121,10 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """Return the first arguments of ``triangular_solve``: up to ``parts``."""
+    """Return the first arguments of ``triangular_solve``, up to ``parts``.
+
+    They are the addresses of BLAS's trsm and trsv and of the number 1, and ``parts``.
+    """
     functions = addresses(dtype, "trsm", "trsv")
     return *functions, constant(dtype, 1), parts_of(dtype)
 
