@@ -61,13 +61,17 @@ def _scan(
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
         """Return the specs of the body's results, given those of its carry."""
-        return emitter.local_program(body, [*fixed_specs, *specs, *slices])[1]
+        _, found = emitter.local_program(body, [*fixed_specs, *specs, *slices])
+        return found
 
     # The specs of the carry, and those of the results that are stacked.
     kept = _stable_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
     body_part, _ = emitter.local_program(
-        body, [*fixed_specs, *kept, *slices], [*kept, *stacked], consts
+        body,
+        [*fixed_specs, *kept, *slices],
+        result_specs=[*kept, *stacked],
+        front=consts,
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()
@@ -103,13 +107,17 @@ def _while(
     # The specs of the carry. The condition's result is whole on every device.
     kept = _stable_specs(
         [x.spec for x in state],
+        # Given the specs of the carry before an iteration: those after it.
         lambda specs: emitter.local_program(body, [*body_specs, *specs])[1],
     )
     body_part, _ = emitter.local_program(
-        body, [*body_specs, *kept], kept, len(body_specs)
+        body, [*body_specs, *kept], result_specs=kept, front=len(body_specs)
     )
     condition_part, _ = emitter.local_program(
-        condition, [*(x.spec for x in for_cond), *kept], [()], first
+        condition,
+        [*(x.spec for x in for_cond), *kept],
+        result_specs=[()],
+        front=first,
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()

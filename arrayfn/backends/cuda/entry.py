@@ -136,7 +136,8 @@ def call_with(
 
     The result is an array if ``single``, else a tuple. The result's objects are made
     first, because making them may run the garbage collector, which may call this entry
-    again.
+    again. ``self`` is a tuple that begins with the address of the ``Call`` and the
+    fallback, a Python function.
     """
     call = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
     if count == call.input_count:

@@ -136,6 +136,7 @@ class _Typing:
             loop.innermost = not any(o in inside for o in latches if o != head)
             loop.functions = {f for o in inside for f in self.called.get(o, ())}
         loops |= {o: loops[head] for o, head in before.items() if head in loops}
+        # Of several assignments, a read in another block sees the one that ran last.
         self.result.shared |= self.exposed & self.repeated
         return self.result
 

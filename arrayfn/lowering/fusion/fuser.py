@@ -295,7 +295,7 @@ class Fuser(Merging):
         group.reduced = reduced
         group.operands[equation.outputs[0]] = ids
         kept_ids = tuple(i for axis, i in enumerate(ids) if axis not in axes)
-        self.add(equation, group, ids, kept_ids)
+        self.add(equation, group, operand_ids=ids, ids=kept_ids)
         return True
 
     def finish(self) -> tuple[Unit, ...]:

@@ -95,9 +95,8 @@ def _sorted(
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    passes = (
-        chunks.bit_length() - 1
-    )  # chunks is a power of two: one pass for each doubling
+    # ``chunks`` is a power of two: a pass halves the number of runs.
+    passes = chunks.bit_length() - 1
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
     # Passes alternate between the buffers; the last one must write the output.
     buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]
@@ -135,6 +134,7 @@ def _sorted(
                 "pairs": chunks >> (number + 1),
                 "part": MERGE_PART,
                 "parts": parts,
+                # "sort" merges the values themselves, not codes or packed words.
                 "unpack": int(number == passes - 1 and name != "sort"),
             },
             items=rows * (chunks >> (number + 1)) * parts,

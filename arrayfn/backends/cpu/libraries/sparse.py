@@ -158,6 +158,7 @@ def coo(
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
+        # Negative if an entry is outside of A; else one column needs no tests.
         sign = any_outside(first, 0, entries, rows) | any_outside(
             second, 0, entries, columns
         )

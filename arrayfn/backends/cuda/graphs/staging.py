@@ -131,7 +131,8 @@ class Staging:
     def _allocate(self, addresses: Any) -> Any:
         """Allocate staging buffers and memory for temporaries.
 
-        Returns a copy of ``addresses`` that has their addresses.
+        Returns a copy of ``addresses`` that has their addresses. The temporaries' is
+        the last one. Buffers with the same ``root`` share a staging buffer.
         """
         gpu = device()
         buffers = *self._arguments, *self._results

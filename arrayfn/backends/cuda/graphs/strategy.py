@@ -152,13 +152,19 @@ def _strategy(
     delay = 0 if at_once else _delay(count)
     kernels = encoded.kernels(nodes)
     if kernels is not None and len(kernels) <= _MAX_UPDATED:
-        return Strategy(nodes, AnyAddress.UPDATED, False, delay)
+        return Strategy(nodes, AnyAddress.UPDATED, direct_runs=delay)
     staged_only = can_stage and (at_once or count >= _MIN_STAGED_ONLY)
     if staged_only:
-        return Strategy(nodes, AnyAddress.STAGED, False, delay)
+        return Strategy(nodes, AnyAddress.STAGED, direct_runs=delay)
     staged = can_stage and count >= _MIN_STAGED
     any_address = AnyAddress.STAGED if staged else AnyAddress.DIRECT
-    return Strategy(nodes, any_address, True, delay, duration)
+    return Strategy(
+        nodes,
+        any_address,
+        by_address=True,
+        direct_runs=delay,
+        max_recorded=duration,
+    )
 
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:

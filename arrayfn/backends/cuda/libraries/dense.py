@@ -169,6 +169,7 @@ def each_matrix(
         with workspaces.allocated() as work:
             for matrix in zip(*arrays, strict=True):
                 run(*arguments(work, *matrix))
+                # The next matrix uses the same memory on the host.
                 workspaces.release()
 
     return Call(enqueue, tuple(matrix_bytes), capturable)
