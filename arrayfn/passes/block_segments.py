@@ -377,7 +377,10 @@ def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_gather: stack the blocks of all devices."""
+    """Emit an ``all_gather`` of ``x``, a device's blocks along axis 0.
+
+    The result is the same on all devices: the blocks of all of them, along axis 0.
+    """
     if axis.devices == 1:
         return x
     every = all_gather(x, axis_name=axis.name, members=axis.devices)
@@ -385,7 +388,7 @@ def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """reduce_scatter: block k gets part k of the sum of all blocks.
+    """Emit a ``reduce_scatter``: block k gets part k of the sum of all blocks.
 
     Axis 0 of ``x`` has the blocks, and axis 1 the parts. The device's blocks are added
     by a tree, then the devices exchange the parts, and add by a tree what they get.

@@ -86,7 +86,10 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 def _with_indices(
     mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
-    """Return a Partition whose device indices are new inputs in ``builder``."""
+    """Return a Partition whose device indices are new inputs in ``builder``.
+
+    ``within`` are the mesh axes of the shard_maps around the Program.
+    """
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}

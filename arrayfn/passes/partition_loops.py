@@ -195,6 +195,7 @@ def emit_on_first_device(
 
     It takes whole operands. The other devices get the results from the first one.
     """
+    # A spec without mesh axes: the whole operand.
     parts = [emitter.move(x, ((),) * len(x.spec)) for x in operands]
     results = [v.type.plain() for v in equation.outputs]
     branches: list[Program] = []

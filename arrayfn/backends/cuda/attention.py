@@ -201,7 +201,8 @@ def cudnn_attention_gradient(
     from arrayfn.backends.cuda.libraries import cudnn
 
     build: Any = cudnn.attention_gradient
-    return build(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
+    is_causal = window[1] == 0
+    return build(*types, scale, is_causal, is_deterministic=is_deterministic)
 
 
 def cudnn_attention_gradient_in_any_order(*types: ArrayType, **static: Any) -> Any:

@@ -329,7 +329,7 @@ class Device(Context):
                 if check is not None:
                     check()  # raises if the work cannot end
                 status = self._wait()
-        if status == _NO_CONTEXT:
+        if status == _NO_CONTEXT:  # this thread has not used the GPU yet
             self.make_current()
             self.synchronize()
         elif status:

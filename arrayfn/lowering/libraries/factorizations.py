@@ -115,7 +115,15 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         name, scratch = "small_cholesky", lanes(own=n * n, column=n, root=1)
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call(name, x.type, {}, {"a": Pointer(x)}, scratch, {"n": n}, work)
+        yield _call(
+            name,
+            x.type,
+            reads={},
+            writes={"a": Pointer(x)},
+            scratch=scratch,
+            integers={"n": n},
+            work=work,
+        )
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -185,11 +193,11 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         x,
-        {"x": pointer_of(equation.inputs[0], reads)},
-        {"q": Pointer(q), "r": Pointer(r)},
-        scratch,
-        integers,
-        rows * columns * (2 * k + START) + START,
+        reads={"x": pointer_of(equation.inputs[0], reads)},
+        writes={"q": Pointer(q), "r": Pointer(r)},
+        scratch=scratch,
+        integers=integers,
+        work=rows * columns * (2 * k + START) + START,
     )
 
 
@@ -243,6 +251,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     real = dtypes.real_of(x.dtype).itemsize
     is_complex = x.dtype in dtypes.COMPLEX
+    # The workspaces that LAPACK's manual gives, for blocks of BLOCK columns.
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
@@ -375,16 +384,16 @@ def _geev(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": n * n * size,
                 **scratch,
                 "split_values": 2 * n * size,
                 "work": lwork * size,
             },
-            {"n": n, "lwork": lwork},
-            20 * n**3,
+            integers={"n": n, "lwork": lwork},
+            work=20 * n**3,
         )
 
 

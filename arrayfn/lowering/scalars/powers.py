@@ -230,7 +230,7 @@ def hypot(m: Arithmetic, x: Value, y: Value) -> Value:
     x, y = m.abs(x), m.abs(y)
     a = m.select(x > y, x, y)
     b = m.select(x > y, y, x)
-    factor = unit_scale(m, a)
+    factor = unit_scale(m, a)  # a power of 2, with a * factor in [1, 4)
     a_scaled, b_scaled = a * factor, b * factor
     square, square_low = two_product(m, a_scaled, a_scaled)
     other, other_low = two_product(m, b_scaled, b_scaled)

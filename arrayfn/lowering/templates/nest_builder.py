@@ -236,8 +236,8 @@ class NestBuilder:
                 f"{function}_{short_name(argument.dtype)}",
                 argument,
                 Constant(form.identity(argument.dtype), argument.dtype),
-                0,
-                self.equation.source,
+                stage=0,
+                source=self.equation.source,
             )
         )
         return result

@@ -204,6 +204,7 @@ def argsort(
         for k in range(n):
             order[k] = k
             keys[k] = key_of(int(x[row * n + k]), sign, magnitude, infinity)
+        # The last argument is for dtypes that are not int64: a null pointer.
         c_function(argsort_function, keys, order, n, 0)
         order_ties(keys, order, n, sort_function)
 
@@ -226,6 +227,7 @@ def argsort_complex(
         order = sorted + row * n
         for k in range(n):
             order[k] = k
+        # The last argument, an array, is for dtypes with fields: a null pointer.
         c_function(argsort_function, x + row * n * size, order, n, 0)
 
 
@@ -244,6 +246,7 @@ def order_ties(
         while last < count and keys[order[last]] == key:
             last += 1
         if last - first > 1:
+            # The last argument is for dtypes that are not int64: a null pointer.
             c_function(sort_function, order + first, last - first, 0)
         first = last
 

@@ -196,7 +196,8 @@ class PointerTables:
         known = self._tables.get(key)
         if known is None:
             if len(self._tables) >= _TABLES:
-                device().free(self._tables.popitem(last=False)[1])
+                _, oldest = self._tables.popitem(last=False)
+                device().free(oldest)
             matrices = address + step * np.arange(self.matrices, dtype=np.int64)
             known = device().allocate(matrices.nbytes)
             device().copy_in(known, matrices.ctypes.data, matrices.nbytes)

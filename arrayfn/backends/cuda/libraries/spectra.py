@@ -89,6 +89,7 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     )
     if not waits:
         workspaces.shared = workspace(workspaces.nbytes)
+    # One call for the arrays as a whole.
     return each_matrix(
         SOLVER,
         _BATCH,
@@ -119,6 +120,7 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
     workspaces = Workspaces(elements * element.size)
+    # One call for the arrays as a whole.
     return each_matrix(SOLVER, function, 1, _WHOLE_ARRAYS, arguments, workspaces)
 
 
