@@ -275,6 +275,7 @@ class Partition:
                 f"{equation.primitive.name}{location}: it has no sharding rule, so its "
                 "operands are whole on each device"
             )
+        # A spec without mesh axes: the whole operand.
         parts = [self.move(x, ((),) * len(x.spec)) for x in operands]
         results = self.emit(equation, parts, equation.params)
         if equation.primitive is views.broadcast_in_dim:

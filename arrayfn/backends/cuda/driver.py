@@ -60,6 +60,8 @@ class Device(Context):
         """
         super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
+        _, card_bytes = self._card_bytes()
+        # The stream on which work is captured into graphs.
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
         self._allocator = CachingAllocator(
@@ -67,7 +69,7 @@ class Device(Context):
             self.context,
             self.stream,
             self._pool.handle,
-            max(_MAX_IDLE, self._card_bytes()[1] // 16),
+            max(_MAX_IDLE, card_bytes // 16),
         )
         staged = ctypes.c_void_p()
         self.check(

@@ -141,15 +141,15 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         factors.type,
-        {},
-        {
+        reads={},
+        writes={
             "a": Pointer(factors),
             "pivots": Pointer(pivots),
             "permutation": Pointer(permutation),
         },
-        scratch,
-        {"rows": rows, "columns": columns},
-        rows * columns * (min(rows, columns) / 2 + START) + START,
+        scratch=scratch,
+        integers={"rows": rows, "columns": columns},
+        work=rows * columns * (min(rows, columns) / 2 + START) + START,
     )
 
 
@@ -330,21 +330,21 @@ def _syevd(
     yield _call(
         name,
         x,
-        reads,
-        writes,
-        {
+        reads=reads,
+        writes=writes,
+        scratch={
             **scratch,
             "work": lwork * size,
             "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
         },
-        {
+        integers={
             "n": n,
             "lwork": lwork,
             "lrwork": lrwork,
             "liwork": integers,
         },
-        5 * n**3,
+        work=5 * n**3,
     )
 
 
@@ -440,16 +440,16 @@ def _gesdd(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": rows * columns * size,
                 "work": lwork * size,
                 "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
                 "integer_work": 8 * small * INTEGER_BYTES,
             },
-            {"rows": rows, "columns": columns, **extents, "lwork": lwork},
-            10 * rows * columns * small,
+            integers={"rows": rows, "columns": columns, **extents, "lwork": lwork},
+            work=10 * rows * columns * small,
         )
 
 

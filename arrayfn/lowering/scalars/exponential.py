@@ -279,8 +279,8 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
     # An exponent field or-ed into the bits of 2**mantissa is an exact float.
     unit = 2.0**f.mantissa
     shifted = m.reinterpret(biased | ((f.bias + f.mantissa) << f.mantissa), f.dtype)
-    zero = m.constant(f.dtype, unit + f.bias)
-    e = shifted - m.select(tiny, unit + f.bias + f.mantissa + 1, zero)
+    unscaled = m.constant(f.dtype, unit + f.bias)
+    e = shifted - m.select(tiny, unit + f.bias + f.mantissa + 1, unscaled)
     return e, m.reinterpret((offset & f.mantissa_mask) + root, f.dtype)
 
 

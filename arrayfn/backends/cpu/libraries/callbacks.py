@@ -214,7 +214,12 @@ def _provider(kind: str) -> Provider:
 
     address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
     assert address is not None
-    return Provider(None, leading_arguments, unjitted, entry=address)
+    return Provider(
+        kernel=None,
+        leading_arguments=leading_arguments,
+        unjitted=unjitted,
+        entry=address,
+    )
 
 
 def calls_python(kernel: Kernel | LibraryKernel) -> bool:

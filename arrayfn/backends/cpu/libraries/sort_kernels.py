@@ -428,6 +428,7 @@ def top_k(
                 buffer[count] = word
                 count += 1
                 if count == room:
+                    # The last argument is for dtypes that are not int64.
                     c_function(sort_function, buffer, count, 0)
                     count = k
                     limit = buffer[k - 1]

@@ -291,6 +291,7 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
         return True
     if function.kind == "warp_barrier":
         block, number = warp[0].block, warp[0].index // WARP
+        # The number of barriers that each warp of the block has passed.
         block.warps[number] = block.warps.get(number, 0) + 1
         for thread in warp:
             thread.resume(None)

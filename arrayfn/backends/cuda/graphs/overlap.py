@@ -157,7 +157,7 @@ def collective_stream() -> int:
 def plan_launches(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any
 ) -> list[Launch]:
-    """The segments and groups of ``nodes``, in the order in which they are enqueued.
+    """Return the segments and groups of ``nodes``, in the order of enqueuing.
 
     ``addresses`` are those of the buffers in one call: which of them overlap is the
     same in all calls.
@@ -166,6 +166,8 @@ def plan_launches(
     accesses = [_accesses(encoded, step, addresses) for step in steps]
     is_large = [_is_large(encoded, step) for step in steps]
     order = _grouped(steps, accesses, is_large)
+    # For each group of collectives, by its place in ``order``: the place of the first
+    # later step that accesses its arrays.
     ends = {
         k: next(
             (

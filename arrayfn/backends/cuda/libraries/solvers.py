@@ -175,14 +175,15 @@ def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
     # the right (side 1), and columns are rows. The operation on A is the same.
     triangle = _UPPER if p["lower"] else _LOWER
     options = p["left"], triangle, p["transpose"], p["unit"], columns, rows
-    steps = n * n * element.size, rows * columns * element.size
+    # Bytes from one matrix to the next.
+    a_step, b_step = n * n * element.size, rows * columns * element.size
     tables = PointerTables(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
         """Enqueue one call for all matrices."""
-        run, alpha = BLAS.routine(function, stream), one.ctypes.data
-        pair = tables.table(a, steps[0]), tables.table(b, steps[1])
-        sizes = (ctypes.c_void_p(alpha), pair[0], n, pair[1], columns, matrices)
-        run(*options, *sizes)
+        run, alpha = BLAS.routine(function, stream), ctypes.c_void_p(one.ctypes.data)
+        a_table, b_table = tables.table(a, a_step), tables.table(b, b_step)
+        # ``n`` and ``columns`` are the leading dimensions.
+        run(*options, alpha, a_table, n, b_table, columns, matrices)
 
     return Call(all_at_once, ("a", "b"), capturable=False)

@@ -293,6 +293,7 @@ def svdvals(
     step = rows * columns * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
+        # ``work`` also stands for the arrays of singular vectors, which are not used.
         gesdd(
             gesdd_function, NONE, parts, copied, s + item * min_i64(rows, columns),
             work, work, work, real_work, integer_work, rows, columns, columns, lwork,
