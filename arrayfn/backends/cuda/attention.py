@@ -49,7 +49,8 @@ def _generated_supports(
         return False
     if not calls.takes(q.shape, k.shape):
         return False
-    terms = dict(zip(given, others[1:], strict=False))
+    _, *named = others  # v comes first
+    terms = dict(zip(given, named, strict=False))
     takes_score = calls.takes_score(q.shape, k.shape, score, terms)
     return takes_score and calls.takes_blocks(q.shape, k.shape, block, terms)
 

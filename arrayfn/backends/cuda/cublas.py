@@ -207,7 +207,10 @@ class Library:
         problem = self._descriptors(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
-            """The best of cuBLASLt's proposals, measured if there are several."""
+            """Return the best of cuBLASLt's proposals, measured if there are several.
+
+            It is the bytes of a ``Choice``.
+            """
             choices = self._proposals(problem, p)
             single = len(choices) == 1
             return bytes(choices[0 if single else self._fastest(problem, choices, p)])
@@ -306,7 +309,7 @@ class Library:
         )
 
     def _proposals(self, problem: _Descriptors, p: Mapping[str, int]) -> list[Choice]:
-        """The algorithms that cuBLASLt proposes, in its ranking.
+        """Return the algorithms that cuBLASLt proposes, in its ranking.
 
         After them come the same algorithms with other tiles, in cases where cuBLASLt
         does not propose the best ones.
@@ -327,6 +330,7 @@ class Library:
             ctypes.byref(found),
         )
         self.library.cublasLtMatmulPreferenceDestroy(preference)
+        # 15 is CUBLAS_STATUS_NOT_SUPPORTED.
         self.check(status or (0 if found.value else 15))
         proposed = [c for c in choices[: found.value] if not c.status]
         about = (

@@ -113,7 +113,7 @@ def call_single(
     the address of the ``Call`` and the fallback; ``count`` is the number of
     ``arguments``.
     """
-    return call_with(self, arguments, count, True)
+    return call_with(self, arguments, count, True)  # True: a single result
 
 
 @native

@@ -129,7 +129,9 @@ class Calls(Expressions):
         kinds, result = parts
         if kinds is Ellipsis:
             kinds = [...] * len(arguments)
-        return self.emit_call(node, function.operand, kinds, result, arguments, None)
+        return self.emit_call(
+            node, function.operand, kinds, result, arguments, target=None
+        )
 
     def emit_call(
         self,

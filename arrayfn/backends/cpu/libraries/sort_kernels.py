@@ -59,6 +59,7 @@ def sort(
         if count > 0:
             copy(sorted + offset, x + offset, count * size)
             used = short_function if count < SHORT else function
+            # The last argument, an array, is for dtypes with fields: a null pointer.
             c_function(used, sorted + offset, count, 0)
 
 
@@ -97,6 +98,7 @@ def sort_codes(
                 code = nan if (bits & magnitude) > infinity else code  # any NaN
                 target[k] = code ^ flip
             used = short_function if count < SHORT else function
+            # The last argument, an array, is for dtypes with fields: a null pointer.
             c_function(used, target, count, 0)
             if chunks == 1:
                 decode(target, count, magnitude, flip)

@@ -248,6 +248,7 @@ class ConditionalNodes:
             self._streams.append(self._gpu.new_stream())
         stream = self._streams[self._depth]
         self._depth += 1
+        # The graph is empty, so there are no nodes to depend on.
         status = self._library.cuStreamBeginCaptureToGraph(
             stream, graph, None, None, ctypes.c_size_t(0), CAPTURE_RELAXED
         )

@@ -179,9 +179,9 @@ def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
     if not can_stage or not all(map(is_capturable, nodes)):
         segments = groupby(nodes, lambda node: has_collectives([node]))
         if any(is_worth_a_graph(tuple(segment)) for _, segment in segments):
-            return Strategy(nodes, AnyAddress.DIRECT, True, _delay(count))
+            return Strategy(nodes, by_address=True, direct_runs=_delay(count))
         return Strategy(nodes)
-    return Strategy(nodes, AnyAddress.STAGED, False, _delay(count))
+    return Strategy(nodes, AnyAddress.STAGED, direct_runs=_delay(count))
 
 
 def is_worth_a_graph(nodes: Sequence[Node]) -> bool:

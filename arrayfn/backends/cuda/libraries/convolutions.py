@@ -95,8 +95,9 @@ class _Convolution:
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
         """Build the graph of the convolution that ``provider`` names; choose a plan.
 
-        ``p`` has the kernel's integers. Raises an exception of ``cudnn.refusals()`` if
-        cuDNN does not support the convolution.
+        A ``provider`` is "convolution_output_f32", for example; "_tf32" after it allows
+        tensor cores, "_any" sums in any order. ``p`` has the kernel's integers. Raises
+        an exception of ``cudnn.refusals()`` if cuDNN does not support the convolution.
         """
         _, result, short, *more = provider.split("_")
         library = cudnn.library()

@@ -206,7 +206,10 @@ class _Svd:
         def arguments(
             work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
         ) -> tuple[Any, ...]:
-            """Return the function's arguments for arrays at these addresses."""
+            """Return the function's arguments for arrays at these addresses.
+
+            The workspace at ``work`` has ``elements``; ``last`` are its last arguments.
+            """
             return *arrays(a, s, u, v), work, elements, info, *last
 
         elements = workspace_elements(
