@@ -105,7 +105,9 @@ class Blocks:
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""
         x = self.new_values.get(atom, atom)
-        return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
+        if self.flags.get(atom, False):
+            return x
+        return repeated(self.axis.blocks, x, dim=None)
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
         """Return ``stacked(atom)`` if ``differs``, else ``unstacked(atom)``."""

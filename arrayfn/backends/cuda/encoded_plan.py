@@ -268,7 +268,8 @@ class EncodedPlan:
         written = buffers_written_in(loop)
         if not slices_can_be_copied(loop, written, self._buffers):
             return LoopNode(loop, body)
-        return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
+        unrolled = unrolled_iterations(loop.count, body)
+        return LoopNode(loop, body, unrolled=unrolled, written=written)
 
     def _address(self, slot: int) -> int:
         """Return the address of the slot of number ``slot``."""

@@ -125,7 +125,7 @@ def call_tuple(
     Returns a tuple of DeviceArrays, or what the fallback returns. The parameters are
     those of ``call_single``.
     """
-    return call_with(self, arguments, count, False)
+    return call_with(self, arguments, count, False)  # False: a tuple of results
 
 
 @native
