@@ -306,7 +306,9 @@ class _Assignment:
         operand_of = branched_in_place(equation)  # result number: operand number
         while True:
             with_layouts = tuple(
-                self.body(program, {*operand_of.values()}, {*operand_of})
+                self.body(
+                    program, writable={*operand_of.values()}, returned={*operand_of}
+                )
                 for program in programs
             )
             params = {**equation.params, "branches": with_layouts}

@@ -231,6 +231,7 @@ class Library:
 
         ``provider`` and ``p`` are as for ``product``.
         """
+        # No offsets: the operands are aligned.
         problem = self._descriptors(provider, p, alignment_of(()))
         return [self._with_algorithm(problem, c) for c in self._proposals(problem, p)]
 

@@ -44,7 +44,11 @@ def tries_all_tiles(form: Form, p: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Lists algorithms with other tiles than the proposed ones, for one product."""
+    """Lists algorithms with other tiles than the proposed ones, for one product.
+
+    ``handle``, ``operation`` and ``layouts`` are cuBLASLt's: of ``library``, of the
+    product, and of its matrices. ``form`` has the product's dtypes.
+    """
 
     library: ctypes.CDLL
     handle: int

@@ -471,6 +471,7 @@ def top_k_wide(
             bits = int(x[row * n + position])
             keys[position] = ~key_of(bits, sign, magnitude, infinity)
             buffer[position] = position
+        # The last argument is for dtypes that are not int64: a null pointer.
         c_function(argsort_function, keys, buffer, n, 0)
         order_ties(keys, buffer, n, sort_function)
         for rank in range(k):

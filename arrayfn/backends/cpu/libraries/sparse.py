@@ -68,6 +68,8 @@ def csr(
     columns. Items ``begin`` to ``end`` are computed. Entries outside of A are skipped.
     """
     low, high = int(second[begin]), int(second[end])
+    # ``sign`` is negative if one of its terms is, which means that a pointer or a
+    # column is outside of A. Otherwise the loop for one column of x needs no tests.
     sign = low | (entries - high) | any_descending(second, begin, end)
     if sign >= 0:
         sign = any_outside(first, low, high, columns)

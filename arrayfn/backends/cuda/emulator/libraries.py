@@ -74,6 +74,7 @@ def _potrf(c: _Call) -> None:
     n, run = c["n"], c.function("potrf")
     a, status = c.columns("a", n, n), c.status()
     for k in range(c["matrices"]):
+        # ``clean=0`` leaves the other triangle as it was, like cuSOLVER.
         factor, status[k] = run(a[k], lower=1 - c["upper"], clean=0)
         a[k] = factor
 

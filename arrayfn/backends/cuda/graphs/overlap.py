@@ -105,8 +105,9 @@ class OverlappingLaunches:
             return
         gpu, events, captured = self._gpu, iter(self._events), iter(graphs)
         for launch in self._launches:
-            if launch.waits_for >= 0:
-                gpu.wait_for_event(stream, self._events[launch.waits_for][1])
+            if launch.waits_for >= 0:  # the number of a concurrent group
+                _, end = self._events[launch.waits_for]
+                gpu.wait_for_event(stream, end)
             if launch.concurrent:
                 before, after = next(events)
                 collectives = collective_stream()
@@ -124,7 +125,8 @@ class OverlappingLaunches:
                 for node in launch.nodes:
                     self._walk.enqueue(node, stream)
         if self._events:
-            gpu.wait_for_event(stream, self._events[-1][1])
+            _, last_end = self._events[-1]
+            gpu.wait_for_event(stream, last_end)
 
     def _run_together(self, stream: int) -> None:
         """Enqueue each node when all members are here; then decide what overlaps."""
@@ -264,8 +266,13 @@ def _continues(
 def _bytes_read(
     accesses: Sequence[Sequence[Access]], steps: Sequence[int]
 ) -> Iterator[int]:
-    """The bytes that each of ``steps`` reads from each of its operands."""
-    return (e - b for k in steps for b, e, writes in accesses[k] if not writes)
+    """Yield the bytes that each of ``steps`` reads from each of its operands.
+
+    ``steps`` are numbers. ``accesses`` has the ranges of addresses of each step.
+    """
+    return (
+        end - begin for k in steps for begin, end, writes in accesses[k] if not writes
+    )
 
 
 def _depend(accesses: Sequence[Sequence[Access]], first: int, second: int) -> bool:
@@ -307,7 +314,7 @@ def _is_large(encoded: EncodedPlan, step: Node) -> bool:
 
 
 def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access, ...]:
-    """The memory that ``step`` accesses; all of it for a loop or a branch."""
+    """Return the memory that ``step`` accesses; all of it for a loop or a branch."""
     if isinstance(step, (NativeRun, HostCall)):
         return encoded.accesses(step, addresses)
     return (ALL_MEMORY,)
