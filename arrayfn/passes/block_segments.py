@@ -368,7 +368,10 @@ _COMBINE: Final[Mapping[str, Callable[[Atom, Atom], Atom]]] = {
 
 
 def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_reduce: combine the device's blocks by a tree, then those of the devices."""
+    """Emit an ``all_reduce`` of ``x``, whose axis 0 has a device's blocks.
+
+    The device's blocks are combined by a tree, then the results of all devices.
+    """
     combine, dtype = _COMBINE[params["op"]], x.type.dtype
     if dtype in dtypes.HALF_PRECISION:  # rounded once
         x = conversion.convert(x, dtypes.float32)

@@ -206,9 +206,10 @@ def _real_back(x: Atom, n: int) -> Atom:
     x = complex_numbers.make_complex(complex_numbers.real(x), imaginary)
     mirrored = complex_numbers.conj(views.rev(x, axes=(len(outer),)))
     of_even, of_odd = e.add(x, mirrored), e.sub(x, mirrored)
-    rotated = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
+    quarter = _quarter(half + 1, n, sign=1, real=real)
+    rotated = e.mul(of_odd, _along_last(quarter, of_odd))
     pairs = _four_steps(
-        slicing.slice_along(e.add(of_even, rotated), len(outer), 0, half), 1
+        slicing.slice_along(e.add(of_even, rotated), len(outer), 0, half), sign=1
     )
     parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
     columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]

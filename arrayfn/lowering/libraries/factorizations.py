@@ -412,7 +412,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gesdd without vectors, on the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
-    yield from _gesdd("gesdd_values", equation, reads, writes, {})
+    yield from _gesdd("gesdd_values", equation, reads, writes, extents={})
 
 
 def _gesdd(

@@ -181,7 +181,9 @@ class _Scan:
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.form.function, value, self.form)
         operand = b.operand(replace(target, strides=(*target.strides, 0)), written=True)
-        b.statements.append(Store(operand, total, "outer", 1, self.equation.source))
+        # Once for each chunk, in the stage after the reduction.
+        store = Store(operand, total, "outer", stage=1, source=self.equation.source)
+        b.statements.append(store)
         last = len(extents) - 1
         return b.nest(extents, "the total of each chunk of a row", (last,))
 

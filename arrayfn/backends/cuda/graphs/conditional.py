@@ -230,7 +230,7 @@ class ConditionalNodes:
             ctypes.byref(node),
             ctypes.c_void_p(graph),
             (ctypes.c_void_p * max(1, len(nodes)))(*nodes),
-            None,
+            None,  # edge data: ordinary dependencies
             ctypes.c_size_t(len(nodes)),
             ctypes.byref(parameters),
         )
