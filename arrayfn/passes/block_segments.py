@@ -411,7 +411,7 @@ def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_to_all: block k gets part k of every block.
+    """Emit an ``all_to_all``: block k gets part k of every block.
 
     Axis 0 of ``x`` has the device's blocks, and axis 1 the parts for all blocks.
     """

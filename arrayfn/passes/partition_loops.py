@@ -148,10 +148,13 @@ def _cond(
     branches: tuple[Program, ...] = equation.params["branches"]
     index, *arguments = operands
     specs = [x.spec for x in arguments]
-    out_specs = emitter.local_program(branches[0], specs)[1]
-    branch_parts = [
-        emitter.local_program(b, specs, out_specs, len(specs))[0] for b in branches
-    ]
+    _, out_specs = emitter.local_program(branches[0], specs)
+    branch_parts: list[Program] = []
+    for branch in branches:
+        branch_part, _ = emitter.local_program(
+            branch, specs, result_specs=out_specs, front=len(specs)
+        )
+        branch_parts.append(branch_part)
     parts = [index.part, *(x.part for x in arguments), *emitter.index_operands()]
     results = emitter.emit(
         equation, parts, {**equation.params, "branches": tuple(branch_parts)}

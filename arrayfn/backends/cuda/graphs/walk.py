@@ -253,6 +253,7 @@ class CapturingWalk(Walk):
         In the graph the kernel waits only for the step that writes the scalar.
         """
         kind, address = condition.scalar
+        # (begin, end, whether it is written)
         accesses = ((address, address + _SCALAR_BYTES[kind], False),)
         arguments = condition.handle, condition.scalar, condition.last
         steps.add(accesses, partial(self.graph.set_condition, stream, *arguments))

@@ -176,6 +176,7 @@ def eigvals(
     step = n * n * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
+        # ``work`` also stands for the array of eigenvectors, which is not used.
         geev(
             geev_function, NONE, parts, copied, w + item * 2 * n, work, split_values,
             work, n, lwork,
