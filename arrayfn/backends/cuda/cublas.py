@@ -139,7 +139,7 @@ class Library:
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
-        self._part = 0  # of the workspace, that the last small product was given
+        self._part = 0  # number of the section that the last small product got
         self.matmul = self._address("cublasLtMatmul")
         self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
         # All of the function's 16 parameters are passed as 64-bit words.
@@ -284,7 +284,7 @@ class Library:
         return _Descriptors(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
-        """The address of a workspace of ``nbytes`` for a product.
+        """Return the address of a workspace of ``nbytes`` for a product.
 
         Small products get sections of the workspace in rotation, so that products with
         different sections can run concurrently.

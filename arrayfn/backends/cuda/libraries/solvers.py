@@ -120,10 +120,13 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
             """Enqueue one call for all matrices."""
-            tables_of = tables.table(a, sizes["a"]), tables.table(tau, sizes["tau"])
+            a_table, tau_table = (
+                tables.table(a, sizes["a"]),
+                tables.table(tau, sizes["tau"]),
+            )
             info = ctypes.byref(ctypes.c_int())  # on the host: are arguments valid?
             run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
-            run(rows, columns, tables_of[0], rows, tables_of[1], info, matrices)
+            run(rows, columns, a_table, rows, tau_table, info, matrices)
 
         return Call(all_at_once, tuple(sizes), capturable=False)
     function = f"cusolverDn{element.letter}geqrf"
