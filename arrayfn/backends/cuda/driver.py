@@ -60,10 +60,10 @@ class Device(Context):
         """
         super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
-        _, card_bytes = self._card_bytes()
         # The stream on which work is captured into graphs.
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
+        _, card_bytes = self._card_bytes()
         self._allocator = CachingAllocator(
             {name: self.address(name) for name in caching_allocator.FUNCTIONS.values()},
             self.context,
