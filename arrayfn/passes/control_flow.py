@@ -264,7 +264,14 @@ def _while_loop(
             "carry": len(carry),
             "unroll": 1,
         }
-        return _emit_scan(scan_params, (), operands[body_begin:], is_used, simplify)
+        # A while_loop has no stacked results, whose types ``outputs`` would give.
+        return _emit_scan(
+            scan_params,
+            outputs=(),
+            operands=operands[body_begin:],
+            is_used=is_used,
+            simplify=simplify,
+        )
     if is_rotated:
         loop = _Loop(body, body_operands, carry, xs=[], is_used=is_used)
     else:

@@ -46,6 +46,7 @@ def as_matrix(
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
     strides = read.strides(base_strides, type.ndim)
+    # For each group of axes ``(extent, stride)``, or None if no one stride fits.
     groups = [_merged(type.shape, strides, axes) for axes in (batch, rows, columns)]
     merged = [group for group in groups if group is not None and group[1] >= 0]
     if len(merged) < len(groups):

@@ -248,6 +248,8 @@ class Library:
             "cublasLtMatmulDescCreate", form.compute, form.operand.scale
         )
         setter = "cublasLtMatmulDescSetAttribute"
+        # cuBLASLt's matrices are column-major, so it computes C^T = B^T A^T: its first
+        # operand is b.
         for attribute, name in (
             (_TRANSPOSE_A, "transpose_b"),
             (_TRANSPOSE_B, "transpose_a"),
@@ -263,6 +265,7 @@ class Library:
             # Each run sets its own; this one is for the choice of an algorithm.
             self._set(setter, operation, BIAS_POINTER, ctypes.c_uint64(self.workspace))
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
+        # Rows and columns of b and a as stored, read as column-major matrices.
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
         data, wide = form.operand.data, form.result.data

@@ -110,6 +110,7 @@ def _sorted(
     elif (
         dtype in dtypes.FLOATS and (n >= LONG or dtype.itemsize == 2) and name == "sort"
     ):
+        # Such floats are sorted by integer codes that order as the floats do.
         name = "sort_codes"
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",

@@ -250,6 +250,7 @@ def _sum_over_windows(
         )
     ]
     if parts > 1:
+        # Since ``part`` is rounded up, fewer than ``parts`` parts may have windows.
         calls.append(_added(sums, output, -(-k // part)))
     return calls
 

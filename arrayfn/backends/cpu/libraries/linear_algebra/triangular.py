@@ -60,6 +60,8 @@ def triangular_solve(
     element is ``parts`` numbers, 2 if complex.
     """
     n = rows if left != 0 else columns
+    # BLAS reads row-major matrices as their transposes: a lower triangle as an upper
+    # one, and ``op(A) X`` as ``X^T op(A)^T``, with A on the right.
     triangle = UPPER if lower != 0 else LOWER
     diagonal = UNIT if unit != 0 else NONE
     if left != 0 and columns == 1 and transpose < 2:
@@ -93,6 +95,7 @@ def triangular_solve(
                 skipped = 0
                 if skips:
                     skipped = zero_rows(sides, rows, columns * parts, width * parts)
+                # From the diagonal element (skipped, skipped) on.
                 matrix = matrix + skipped * (n + 1) * parts
                 sides = sides + skipped * columns * parts
                 fortran(
