@@ -161,7 +161,7 @@ def combination(
         statements += [s for s in combined if s.stage == stage]
     statements += outer
     return Nest(
-        tuple(Axis(chunks, True) if k is None else nest.axes[k] for k in order),
+        tuple(Axis(chunks, reduced=True) if k is None else nest.axes[k] for k in order),
         tuple(operands),
         tuple(statements),
         computed(nest.primitives, statements),

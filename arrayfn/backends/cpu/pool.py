@@ -356,7 +356,7 @@ def pool_launch(
     # Adding 0 is a sequentially consistent load, after the ticket's change.
     awake = pool.started - atomic_add(pool.sleepers, 0)
     pool_wake_some(pool, chunks - 1 - awake)
-    pool_work(pool, 0)
+    pool_work(pool, 0)  # this thread is number 0
     spins = 0
     while atomic_load(pool.done) < chunks:
         pause()

@@ -348,6 +348,7 @@ def merge_part(
         steps = min_i64(steps, min_i64(count_a - i, count_b - j))
         steps = min_i64(steps, min_i64(count_a - u, count_b - v))
         for step in range(k, k + steps):
+            # ``later`` and ``behind``: whether b's element is less than a's.
             x, y = int(a[i]), int(b[j])
             later = (y ^ sign) < (x ^ sign)
             target[begin + step] = y if later else x
@@ -388,6 +389,7 @@ def merge_rest(
             k = stop
         for step in range(k, k + steps):
             x, y = int(a[i]), int(b[j])
+            # Whether b's element is less: of equal elements a's comes first.
             later = (y ^ sign) < (x ^ sign)
             target[step] = y if later else x
             j += int(later)
@@ -421,6 +423,7 @@ def top_k(
     to ``end`` are computed.
     """
     for row in range(begin, end):
+        # The 0 is the position of the row's first element.
         pack(x + row * n, keys, n, 0, sign, magnitude, infinity)
         count, limit = 0, LARGEST
         for position in range(n):

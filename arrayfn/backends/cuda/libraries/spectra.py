@@ -93,10 +93,10 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     return each_matrix(
         SOLVER,
         _BATCH,
-        1,
-        _WHOLE_ARRAYS,
-        arguments,
-        workspaces,
+        matrices=1,
+        matrix_bytes=_WHOLE_ARRAYS,
+        arguments=arguments,
+        workspaces=workspaces,
         capturable=not waits,
     )
 

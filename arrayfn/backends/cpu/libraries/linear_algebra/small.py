@@ -347,8 +347,8 @@ def reflect(
 
     The matrices have ``rows`` rows and ``columns`` columns: element (i, j) of matrix m
     is ``x[(i * columns + j) * GROUP + m]``. Columns from ``first`` on and rows from
-    ``k`` on are changed. The reflection is I - tau v v^T,
-    with v in ``column``, but for element ``k`` of v, which is 1. ``total`` is scratch.
+    ``k`` on are changed. The reflection is I - tau v v^T, with v in ``column``, but for
+    element ``k`` of v, which is 1. ``total`` is scratch.
     """
     for other in range(first, columns):
         target = x + other * GROUP
