@@ -196,7 +196,9 @@ def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
         if not info.missing:
             if reasons:
                 warnings.warn(
-                    f"{'; '.join(reasons)}: using {name!r}", RuntimeWarning, 3
+                    f"{'; '.join(reasons)}: using {name!r}",
+                    RuntimeWarning,
+                    stacklevel=3,
                 )
             return get_backend(name)
         reasons.append(f"backend {name!r} is not available ({info.missing})")

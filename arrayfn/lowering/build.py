@@ -265,13 +265,13 @@ class _Builder:
             functions.append((f"convert_{short_name(target)}_f32", dtypes.float32))
         for number, (function, dtype) in enumerate(functions[:-1]):
             result = Value(f"{self.name(output)}_bits{number}", dtype)
-            self.compute(result, function, [operand], at, 1, equation)
+            self.compute(result, function, [operand], at, cost=1, equation=equation)
             operand = result
         if not functions:
             self.alias(output, operand, equation, at)
             return
         result, function = self.define(output, *at), functions[-1][0]
-        self.compute(result, function, [operand], at, 1, equation)
+        self.compute(result, function, [operand], at, cost=1, equation=equation)
 
     def level_and_stage(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
         """Decide where a statement runs: its level, and its stage.
@@ -332,7 +332,9 @@ class _Builder:
         index = Value(f"{self.name(output)}_index", dtypes.int64)
         self.statements.append(Count(index, axis, *at, equation.source))
         function = convert_function(dtypes.int64, dtype) or "identity_i64"
-        self.compute(self.define(output, *at), function, [index], at, 1, equation)
+        self.compute(
+            self.define(output, *at), function, [index], at, cost=1, equation=equation
+        )
 
     def reduction(self, equation: Equation, form: Reduction) -> None:
         """Add the statement of the reduction ``equation``, of kernel form ``form``.

@@ -349,7 +349,9 @@ class Lowering:
                 for call in kernel.function(equation, self.reads):
                     self.library(call)
             else:
-                self.library(operator_call_of(equation, kernel, self.reads, {}))
+                self.library(
+                    operator_call_of(equation, kernel, self.reads, destinations={})
+                )
         elif isinstance(primitive.kernel, View):
             operand = equation.inputs[0]
             assert isinstance(operand, Var)

@@ -70,14 +70,15 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
     once = with_dependencies(nest.statements, stores, through_reductions=False)
     operands = [
-        ArrayOperand(p.array, p.array.type.dtype, C.strides(shape), 0, False)
+        ArrayOperand(
+            p.array, p.array.type.dtype, C.strides(shape), offset=0, written=False
+        )
         for p in partials
     ]
+    order = [*outer, None, *columns]  # None stands for the axis of chunks
     return (
         restrict(nest, partial_statements),
-        combination(
-            nest, operands, [*outer, None, *columns], chunks, chunk_sums(reduces), once
-        ),
+        combination(nest, operands, order, chunks, chunk_sums(reduces), once),
         partials,
     )
 
@@ -160,7 +161,7 @@ def combination(
         statements += [s for s in combined if s.stage == stage]
     statements += outer
     return Nest(
-        tuple(Axis(chunks, True) if k is None else nest.axes[k] for k in order),
+        tuple(Axis(chunks, reduced=True) if k is None else nest.axes[k] for k in order),
         tuple(operands),
         tuple(statements),
         computed(nest.primitives, statements),

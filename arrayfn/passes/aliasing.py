@@ -116,6 +116,7 @@ def _written_over(equation: Equation, output: Var) -> Var | None:
     primitive = primitive_of(equation)
     number = next(k for k, var in enumerate(equation.outputs) if var is output)
     if equation.primitive.name == "cond":
+        # Operand 0 is the index, which is never overwritten.
         number = 1 + branched_in_place(equation).get(number, -1)
     elif isinstance(primitive.kernel, Control):
         number += carry_begin(equation)

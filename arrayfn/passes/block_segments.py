@@ -83,6 +83,7 @@ class Blocks:
     ) -> None:
         self.axis = axis
         self.flags = varying(program, differ, axis.name)
+        # The inputs and constants; ``_emit`` adds the results of segments.
         self.new_values: dict[Atom, Atom] = {}
         for var, x in current_builder().bind_inputs(program, inputs).items():
             self.new_values[var] = x
@@ -93,7 +94,8 @@ class Blocks:
     def unstacked(self, atom: Atom) -> Atom:
         """Return the new value of ``atom``, which is equal on all members.
 
-        If it is stacked, return the first block's.
+        If it is stacked (its flag is set), the blocks of all members are along a new
+        first axis: return the first block.
         """
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
@@ -103,7 +105,9 @@ class Blocks:
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""
         x = self.new_values.get(atom, atom)
-        return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
+        if self.flags.get(atom, False):
+            return x
+        return repeated(self.axis.blocks, x, dim=None)
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
         """Return ``stacked(atom)`` if ``differs``, else ``unstacked(atom)``."""
@@ -155,8 +159,9 @@ class Blocks:
     ) -> list[Equation]:
         """Return the equations to emit: those that are read, without inlined views.
 
-        Going backwards, fills ``readers`` with the segments that read each Var, and
-        ``inlined`` with the views that only segments read.
+        An equation's segment is its level, of ``levels``, and whether its values differ
+        between blocks. Going backwards, fills ``readers`` with the segments that read
+        each Var, and ``inlined`` with the views that only segments read.
         """
         read = self.readers
         for atom in program.outputs:
@@ -363,7 +368,10 @@ _COMBINE: Final[Mapping[str, Callable[[Atom, Atom], Atom]]] = {
 
 
 def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_reduce: combine the device's blocks by a tree, then those of the devices."""
+    """Emit an ``all_reduce`` of ``x``, whose axis 0 has a device's blocks.
+
+    The device's blocks are combined by a tree, then the results of all devices.
+    """
     combine, dtype = _COMBINE[params["op"]], x.type.dtype
     if dtype in dtypes.HALF_PRECISION:  # rounded once
         x = conversion.convert(x, dtypes.float32)
@@ -374,7 +382,10 @@ def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_gather: stack the blocks of all devices."""
+    """Emit an ``all_gather`` of ``x``, a device's blocks along axis 0.
+
+    The result is the same on all devices: the blocks of all of them, along axis 0.
+    """
     if axis.devices == 1:
         return x
     every = all_gather(x, axis_name=axis.name, members=axis.devices)
@@ -382,7 +393,7 @@ def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """reduce_scatter: block k gets part k of the sum of all blocks.
+    """Emit a ``reduce_scatter``: block k gets part k of the sum of all blocks.
 
     Axis 0 of ``x`` has the blocks, and axis 1 the parts. The device's blocks are added
     by a tree, then the devices exchange the parts, and add by a tree what they get.
@@ -400,7 +411,7 @@ def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
 
 
 def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
-    """all_to_all: block k gets part k of every block.
+    """Emit an ``all_to_all``: block k gets part k of every block.
 
     Axis 0 of ``x`` has the device's blocks, and axis 1 the parts for all blocks.
     """

@@ -321,7 +321,7 @@ def _as_int64(index: Atom) -> Atom:
     if isinstance(index, Literal):
         return Literal(index.value, dtypes.int64)
     if index.type.dtype == dtypes.uint64:
-        index = e.minimum(index, NO_FAULT)
+        index = e.minimum(index, NO_FAULT)  # the largest int64
     if index.type.dtype == dtypes.int64:
         return index
     return conversion.convert(index, dtypes.int64)

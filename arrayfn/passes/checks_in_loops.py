@@ -211,6 +211,7 @@ def _while_body(
         builder.input(NO_FAULT_LITERAL.type, "fault")
         count = len(condition.inputs) - cond_consts
         carry = inputs[len(inputs) - count :]
+        # The first output is the predicate, which only the loop's condition needs.
         _, *cond_values, cond_fault = builder.inline(condition, [*consts, *carry])
         outputs = builder.inline(body, inputs)
         results, body_values, body_fault = (

@@ -264,9 +264,16 @@ def _while_loop(
             "carry": len(carry),
             "unroll": 1,
         }
-        return _emit_scan(scan_params, (), operands[body_begin:], is_used, simplify)
+        # A while_loop has no stacked results, whose types ``outputs`` would give.
+        return _emit_scan(
+            scan_params,
+            outputs=(),
+            operands=operands[body_begin:],
+            is_used=is_used,
+            simplify=simplify,
+        )
     if is_rotated:
-        loop = _Loop(body, body_operands, carry, [], is_used)
+        loop = _Loop(body, body_operands, carry, xs=[], is_used=is_used)
     else:
         # The condition before the first iteration is computed before the loop.
         arguments = [*cond_operands, *carry]
@@ -275,8 +282,8 @@ def _while_loop(
             simplify(_rotated(condition, body, len(cond_operands))),
             [*cond_operands, *body_operands],
             [*carry, goes_on],
-            [],
-            [*is_used, True],
+            xs=[],
+            is_used=[*is_used, True],
         )
     loop.narrow(always=frozenset((len(loop.carry) - 1,)))  # the condition stays
     program = simplify(loop.program())
@@ -321,7 +328,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """Return a condition Program that returns the last carry; ``types`` are theirs."""
+    """Return a condition Program that returns the last of carries of ``types``."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])
@@ -344,7 +351,11 @@ def _cond(
         assert not isinstance(index.value, complex)
         chosen = min(max(int(index.value), 0), len(branches) - 1)
         return current_builder().inline(branches[chosen], operands_of_branches)
-    loops = [_Loop(b, operands_of_branches, [], [], is_used) for b in branches]
+    # A branch is taken for the body of a loop that has only constants.
+    loops = [
+        _Loop(b, operands_of_branches, carry=[], xs=[], is_used=is_used)
+        for b in branches
+    ]
     used_operands = set[int]()  # by any branch: all branches take the same
     for loop in loops:
         loop.narrow()

@@ -144,7 +144,8 @@ def _integer_product(
     It is impossible if the library has no such product, if nothing is contracted, or if
     an int64 result may overflow int32. ``x`` and ``y`` are the operands of
     ``equation``. The library needs rows that begin at multiples of 4 bytes: other
-    extents are padded with zeros.
+    extents are padded with zeros. ``products`` are the library's pairs of the dtypes of
+    operands and results.
     """
     dtype, result_dtype = x.type.dtype, equation.outputs[0].type.dtype
     contract, batch = equation.params["contract"], equation.params["batch"]

@@ -172,6 +172,7 @@ def fault_error(
 ) -> ArrayfnError:
     """Return the error for ``fault``, which is not ``NO_FAULT``.
 
+    The high bits of ``fault`` are the number of its site, the low ones the detail.
     ``values`` are those of the user's checks, in the order of the sites: as many for
     each site as it has ``names``.
     """

@@ -306,7 +306,9 @@ class _Assignment:
         operand_of = branched_in_place(equation)  # result number: operand number
         while True:
             with_layouts = tuple(
-                self.body(program, {*operand_of.values()}, {*operand_of})
+                self.body(
+                    program, writable={*operand_of.values()}, returned={*operand_of}
+                )
                 for program in programs
             )
             params = {**equation.params, "branches": with_layouts}
@@ -317,7 +319,10 @@ class _Assignment:
             operand_of = dict(operand_of.items() & still_in_place)
 
     def record(self) -> None:
-        """Add the equations emitted since the last call to ``reads``."""
+        """Note in ``reads`` how values emitted since the last call are read.
+
+        ``recorded`` is the number of the builder's equations that are noted.
+        """
         for equation in self.builder.equations[self.recorded :]:
             record_reads(equation, self.reads)
         self.recorded = len(self.builder.equations)

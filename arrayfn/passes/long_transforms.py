@@ -172,14 +172,13 @@ def _real(x: Atom, n: int) -> Atom:
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
     even, odd = (_at_last_index(pairs, k) for k in (0, 1))
-    transform = _four_steps(complex_numbers.make_complex(even, odd), -1)
+    transform = _four_steps(complex_numbers.make_complex(even, odd), sign=-1)
     first = slicing.slice_along(transform, len(outer), 0, 1)
     transform = slicing.concatenate(transform, first, axis=len(outer))
     mirrored = complex_numbers.conj(views.rev(transform, axes=(len(outer),)))
     of_even, of_odd = e.add(transform, mirrored), e.sub(transform, mirrored)
-    rotated = e.mul(
-        of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd)
-    )
+    quarter = _quarter(half + 1, n, sign=-1, real=x.type.dtype)
+    rotated = e.mul(of_odd, _along_last(quarter, of_odd))
     return e.mul(e.add(of_even, rotated), conversion.literal(0.5, rotated.type.dtype))
 
 
@@ -206,9 +205,10 @@ def _real_back(x: Atom, n: int) -> Atom:
     x = complex_numbers.make_complex(complex_numbers.real(x), imaginary)
     mirrored = complex_numbers.conj(views.rev(x, axes=(len(outer),)))
     of_even, of_odd = e.add(x, mirrored), e.sub(x, mirrored)
-    rotated = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
+    quarter = _quarter(half + 1, n, sign=1, real=real)
+    rotated = e.mul(of_odd, _along_last(quarter, of_odd))
     pairs = _four_steps(
-        slicing.slice_along(e.add(of_even, rotated), len(outer), 0, half), 1
+        slicing.slice_along(e.add(of_even, rotated), len(outer), 0, half), sign=1
     )
     parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
     columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]

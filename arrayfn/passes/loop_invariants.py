@@ -73,7 +73,7 @@ def _constants_of(equation: Equation) -> _Constants | None:
     """
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1 and params["unroll"]:
-        return _Constants("program", "consts", 0, params["consts"])
+        return _Constants("program", "consts", begin=0, end=params["consts"])
     if equation.primitive.name == "while_loop":
         begin = params["cond_consts"]
         end = begin + params["body_consts"]

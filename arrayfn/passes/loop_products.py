@@ -157,7 +157,7 @@ class _Scan:
         )
         mapped = [False] * len(self.consts) + [True] * len(self.xs)
         program, varies = batch_varying(
-            products_program, length, mapped, [False] * len(product_results)
+            products_program, length, mapped, dense=[False] * len(product_results)
         )
         results = current_builder().inline(program, [x for _, x in inputs])
         for var, result, is_sliced in zip(

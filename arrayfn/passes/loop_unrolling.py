@@ -109,7 +109,8 @@ class _Unrolled:
 
         ``consts`` are the constants, ``state`` is the carry before these iterations,
         and ``xs`` are the arrays that are sliced. The results are in the order of the
-        slices, also if the scan is reversed.
+        slices, also if the scan is reversed. An output of the body is a carry (the
+        first ``self.carry`` of them) or a result.
         """
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:

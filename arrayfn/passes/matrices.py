@@ -46,6 +46,7 @@ def as_matrix(
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
     strides = read.strides(base_strides, type.ndim)
+    # For each group of axes ``(extent, stride)``, or None if no one stride fits.
     groups = [_merged(type.shape, strides, axes) for axes in (batch, rows, columns)]
     merged = [group for group in groups if group is not None and group[1] >= 0]
     if len(merged) < len(groups):
@@ -54,10 +55,22 @@ def as_matrix(
     offset = read.offset(base_strides)
     if (column_stride == 1 or n == 1) and (row_stride >= n or m == 1):
         leading = row_stride if m > 1 else n
-        matrix = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
+        matrix = Matrix(
+            read.base,
+            offset,
+            max(leading, 1),
+            transposed=False,
+            batch_stride=batch_stride,
+        )
     elif (row_stride == 1 or m == 1) and (column_stride >= m or n == 1):
         leading = column_stride if n > 1 else m
-        matrix = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
+        matrix = Matrix(
+            read.base,
+            offset,
+            max(leading, 1),
+            transposed=True,
+            batch_stride=batch_stride,
+        )
     else:
         return None
     if type.dtype.itemsize > 1 or not type.size:

@@ -58,7 +58,10 @@ def scan_varies(
     fixed, state, xs = split_by_counts(operands_vary, params["consts"], params["carry"])
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """Return None and what differs after an iteration, given what did before."""
+        """Return None and which results of an iteration differ between members.
+
+        ``carries`` says which carries differ before the iteration.
+        """
         flags = _outputs_vary(params["program"], [*fixed, *carries, *xs], axis)
         return None, [*_either(carries, flags), *flags[len(carries) :]]
 
@@ -76,7 +79,10 @@ def while_varies(params: Mapping[str, Any], operands_vary: Flags, axis: str) -> 
     )
 
     def body(carries: Flags) -> tuple[None, Flags]:
-        """Return None and what differs after an iteration, given what did before."""
+        """Return None and which carries differ between members after an iteration.
+
+        ``carries`` says which of them differ before the iteration.
+        """
         flags = _outputs_vary(params["body_program"], [*fixed, *carries], axis)
         return None, _either(carries, flags)
 

@@ -71,6 +71,7 @@ def _next_cut(
 ) -> tuple[int, str] | None:
     """Return the next ``(array axis, mesh axis)`` to cut on the way to ``want``.
 
+    ``spec`` and ``want`` have, for each axis of the array, the mesh axes that cut it.
     ``used_axes`` are the mesh axes that cut the array already: they cannot cut another
     axis. None if no cut is possible.
     """

@@ -86,7 +86,10 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
 def _with_indices(
     mesh: Mesh, builder: ProgramBuilder, within: frozenset[str] = UNVARYING
 ) -> Partition:
-    """Return a Partition whose device indices are new inputs in ``builder``."""
+    """Return a Partition whose device indices are new inputs in ``builder``.
+
+    ``within`` are the mesh axes of the shard_maps around the Program.
+    """
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
     indices = {name: builder.input(index, name) for name in names}
@@ -148,8 +151,9 @@ class Partition:
     ) -> list[LocalValue]:
         """Emit a device's part of ``equation``, on values that may be partial sums.
 
-        A view that makes no array larger is emitted before the sum, which may then be
-        smaller; for other equations the sum is emitted first.
+        ``pending`` are the mesh axes over which a value is still to be summed. A view
+        that makes no array larger is emitted before the sum, which may then be smaller;
+        for other equations the sum is emitted first.
         """
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in operands):
@@ -271,6 +275,7 @@ class Partition:
                 f"{equation.primitive.name}{location}: it has no sharding rule, so its "
                 "operands are whole on each device"
             )
+        # A spec without mesh axes: the whole operand.
         parts = [self.move(x, ((),) * len(x.spec)) for x in operands]
         results = self.emit(equation, parts, equation.params)
         if equation.primitive is views.broadcast_in_dim:

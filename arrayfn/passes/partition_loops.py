@@ -61,13 +61,17 @@ def _scan(
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
         """Return the specs of the body's results, given those of its carry."""
-        return emitter.local_program(body, [*fixed_specs, *specs, *slices])[1]
+        _, found = emitter.local_program(body, [*fixed_specs, *specs, *slices])
+        return found
 
     # The specs of the carry, and those of the results that are stacked.
     kept = _stable_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
     body_part, _ = emitter.local_program(
-        body, [*fixed_specs, *kept, *slices], [*kept, *stacked], consts
+        body,
+        [*fixed_specs, *kept, *slices],
+        result_specs=[*kept, *stacked],
+        front=consts,
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()
@@ -103,13 +107,17 @@ def _while(
     # The specs of the carry. The condition's result is whole on every device.
     kept = _stable_specs(
         [x.spec for x in state],
+        # Given the specs of the carry before an iteration: those after it.
         lambda specs: emitter.local_program(body, [*body_specs, *specs])[1],
     )
     body_part, _ = emitter.local_program(
-        body, [*body_specs, *kept], kept, len(body_specs)
+        body, [*body_specs, *kept], result_specs=kept, front=len(body_specs)
     )
     condition_part, _ = emitter.local_program(
-        condition, [*(x.spec for x in for_cond), *kept], [()], first
+        condition,
+        [*(x.spec for x in for_cond), *kept],
+        result_specs=[()],
+        front=first,
     )
     initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
     indices = emitter.index_operands()
@@ -140,10 +148,13 @@ def _cond(
     branches: tuple[Program, ...] = equation.params["branches"]
     index, *arguments = operands
     specs = [x.spec for x in arguments]
-    out_specs = emitter.local_program(branches[0], specs)[1]
-    branch_parts = [
-        emitter.local_program(b, specs, out_specs, len(specs))[0] for b in branches
-    ]
+    _, out_specs = emitter.local_program(branches[0], specs)
+    branch_parts: list[Program] = []
+    for branch in branches:
+        branch_part, _ = emitter.local_program(
+            branch, specs, result_specs=out_specs, front=len(specs)
+        )
+        branch_parts.append(branch_part)
     parts = [index.part, *(x.part for x in arguments), *emitter.index_operands()]
     results = emitter.emit(
         equation, parts, {**equation.params, "branches": tuple(branch_parts)}
@@ -170,6 +181,7 @@ def emit_shard_map(
         inside = type(emitter)(emitter.mesh, emitter.indices, within)
         outputs = inside.run(body, [inside.whole(x) for x in parts])
         emitter.not_cut += inside.not_cut
+        # Specs without mesh axes: whole values of the inner Partition.
         results = [inside.move(x, ((),) * len(x.spec)) for x in outputs]
     else:
         results = current_builder().inline(body, parts)
@@ -186,6 +198,7 @@ def emit_on_first_device(
 
     It takes whole operands. The other devices get the results from the first one.
     """
+    # A spec without mesh axes: the whole operand.
     parts = [emitter.move(x, ((),) * len(x.spec)) for x in operands]
     results = [v.type.plain() for v in equation.outputs]
     branches: list[Program] = []

@@ -99,7 +99,11 @@ def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
 
 
 def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
-    """Add the outputs of ``equation`` to ``reads``, which has its operands."""
+    """Add to ``reads`` how kernels read each output of ``equation`` from memory.
+
+    The operands are in ``reads``. A view is read out of the array that its operand is
+    read out of; any other output is an array in memory.
+    """
     view = affine_view(equation)
     if view is None:
         reads.update((v, identity_read(v)) for v in equation.outputs)

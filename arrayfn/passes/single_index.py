@@ -109,7 +109,10 @@ def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
 
 
 def _widened(indices: Atom) -> Atom:
-    """Convert ``indices`` to a dtype that holds any extent."""
+    """Convert ``indices`` to int64, unless they are int32 or int64.
+
+    A narrower dtype may not hold the extent, with which the indices are compared.
+    """
     is_wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
     return indices if is_wide else conversion.convert(indices, dtypes.int64)
 

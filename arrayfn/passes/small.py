@@ -95,6 +95,7 @@ def _elements(equation: Equation) -> int:
     if isinstance(primitive.kernel, View) and primitive is not views.relayout:
         return 0
     if isinstance(primitive.kernel, Template) and primitive.kernel.in_place:
+        # The first operand becomes the result: only the others are read.
         return sum(a.type.size for a in equation.inputs[1:])
     if isinstance(primitive.kernel, Template):
         return types[-1].size

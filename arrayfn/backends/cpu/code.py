@@ -168,7 +168,7 @@ def _compiler() -> str:
 def _libraries() -> str:
     """Return the part of a cache key that stands for the library kernels' sources.
 
-    It includes that of ``_compiler``.
+    It includes the part for the compilers' and Python's versions (``_compiler``).
     """
     return content_key(_compiler(), *source_texts(_LIBRARY_SOURCES))
 

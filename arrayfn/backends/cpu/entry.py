@@ -257,7 +257,7 @@ def call_tuple(
     The int is 1 + the number of the first of the ``count`` arguments that does not fit.
     ``self`` is a capsule of the plan's Image.
     """
-    return call_with(self, arguments, count, False)
+    return call_with(self, arguments, count, False)  # False: a tuple of outputs
 
 
 @native
@@ -269,7 +269,7 @@ def call_single(
     The int is 1 + the number of the first of the ``count`` arguments that does not fit.
     ``self`` is a capsule of the plan's Image.
     """
-    return call_with(self, arguments, count, True)
+    return call_with(self, arguments, count, True)  # True: a single output
 
 
 @native

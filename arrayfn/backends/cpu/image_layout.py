@@ -203,7 +203,7 @@ class Image(Struct):
     patch_count: int
     workspace_patches: Array[WorkspacePatch]
     workspace_patch_count: int
-    moving_count: int
+    moving_count: int  # buffers whose address changes during a run: slices, carries
     arena_bytes: int
     scratch_bytes: int  # of a thread
     copy_bytes: int  # of a thread's own copy of a step's arguments

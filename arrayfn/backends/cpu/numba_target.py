@@ -89,7 +89,7 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
 
     @override
     def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Prepare the context, without Numba's own ``init``: it makes a JIT engine."""
+        """Prepare the context without Numba's ``init``, which makes a JIT engine."""
         self.is32bit = False
         self._implementations: dict[Any, Any] = {}
         self._internal_codegen: Any = KernelCodegen()

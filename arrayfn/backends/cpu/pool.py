@@ -143,7 +143,7 @@ def pool_stop(pool: Pool) -> None:
     """End the workers and wait for them."""
     atomic_store(pool.stop, 1)
     pool_wake(pool)
-    for number in range(1, pool.started + 1):
+    for number in range(1, pool.started + 1):  # 0 is the launching thread
         pthread_join(pool.workers[number].thread, None)
     pool.started = 0
     atomic_store(pool.stop, 0)
@@ -254,6 +254,7 @@ def pool_move_off_core(pool: Pool) -> None:
         return
     if pool.get_cores is None or pool.set_cores is None:
         return
+    # A bit for each core that the calling thread (0 below) may use.
     cores = local(int, CORES_WORDS)
     size = CORES_WORDS * size_of(int)
     if pool.get_cores(0, size, cores):
@@ -355,7 +356,7 @@ def pool_launch(
     # Adding 0 is a sequentially consistent load, after the ticket's change.
     awake = pool.started - atomic_add(pool.sleepers, 0)
     pool_wake_some(pool, chunks - 1 - awake)
-    pool_work(pool, 0)
+    pool_work(pool, 0)  # this thread is number 0
     spins = 0
     while atomic_load(pool.done) < chunks:
         pause()

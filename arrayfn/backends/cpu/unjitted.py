@@ -96,6 +96,7 @@ class _Run(PlanInterpreter):
                 step.arguments, kernel.parameters, strict=True
             )
         ]
+        # The order must not matter, as items are independent.
         middle = step.items // 2
         with self.watch(step, kernel, arguments):
             for begin, end in ((middle, step.items), (0, middle)):

@@ -131,7 +131,7 @@ def _with_entry(module: Any, function: str, symbol: str) -> str:
     # Numba's calling convention: the result is a status, and the first two parameters
     # point to memory for the return value and for an exception.
     declared = ir.Function(entry, ir.FunctionType(ir.IntType(32), kinds), function)
-    add_entry(entry, declared, symbol, {}, leading=2)
+    add_entry(entry, declared, symbol, constants={}, leading=2)
     module.link_in(binding.parse_assembly(str(entry)))
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name != symbol:

@@ -49,7 +49,8 @@ def _generated_supports(
         return False
     if not calls.takes(q.shape, k.shape):
         return False
-    terms = dict(zip(given, others[1:], strict=False))
+    _, *named = others  # v comes first
+    terms = dict(zip(given, named, strict=False))
     takes_score = calls.takes_score(q.shape, k.shape, score, terms)
     return takes_score and calls.takes_blocks(q.shape, k.shape, block, terms)
 
@@ -181,7 +182,8 @@ def cudnn_attention(
     from arrayfn.backends.cuda.libraries import cudnn
 
     build: Any = cudnn.attention
-    return build(*types, scale, window[1] == 0)
+    is_causal = window[1] == 0
+    return build(*types, scale, is_causal)
 
 
 def cudnn_attention_gradient(
@@ -200,7 +202,8 @@ def cudnn_attention_gradient(
     from arrayfn.backends.cuda.libraries import cudnn
 
     build: Any = cudnn.attention_gradient
-    return build(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
+    is_causal = window[1] == 0
+    return build(*types, scale, is_causal, is_deterministic=is_deterministic)
 
 
 def cudnn_attention_gradient_in_any_order(*types: ArrayType, **static: Any) -> Any:

@@ -63,6 +63,7 @@ class CallEntry:
         results and arena. ``inputs`` are pairs (type, number of its buffer). ``arena``
         is (number of its buffer, address of its free list; 0 without an arena).
         """
+        arena_buffer, arena_free_list = arena
         self._buffers = np.array(buffers, np.int64)
         self._inputs = (Input * len(inputs))(
             *(Input(type=id(type), buffer=buffer) for type, buffer in inputs)
@@ -72,7 +73,7 @@ class CallEntry:
         )
         self._recorded: tuple[object, ...] = ()
         self.plan: Plan | None = None
-        self._kept = inputs, results
+        self._kept = inputs, results  # the types that the tables point to
         self._call = Call(
             array_type=id(DeviceArray),
             false=id(False),
@@ -82,8 +83,8 @@ class CallEntry:
             input_count=len(inputs),
             outputs=ctypes.addressof(self._outputs),
             output_count=len(results),
-            arena=arena[0],
-            arena_free_list=arena[1],
+            arena=arena_buffer,
+            arena_free_list=arena_free_list,
         )
 
     def run(self, plan: Plan, calls: int = ALWAYS) -> None:

@@ -136,6 +136,7 @@ def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
     text = _ptx(kernel, modules, arch).encode() + b"\0"
     try:
         linker = importlib.import_module(_LINKER)
+        # 1 is the number of options.
         handle = linker.create(1, [f"-arch=sm_{arch[0]}{arch[1]}"])
     except (ImportError, RuntimeError):
         return text

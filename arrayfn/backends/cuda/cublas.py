@@ -139,9 +139,10 @@ class Library:
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
-        self._part = 0  # of the workspace, that the last small product was given
+        self._part = 0  # number of the section that the last small product got
         self.matmul = self._address("cublasLtMatmul")
         self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
+        # All of the function's 16 parameters are passed as 64-bit words.
         self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
             self.matmul
         )
@@ -206,7 +207,10 @@ class Library:
         problem = self._descriptors(provider, p, alignment_of(offsets))
 
         def fastest() -> bytes:
-            """The best of cuBLASLt's proposals, measured if there are several."""
+            """Return the best of cuBLASLt's proposals, measured if there are several.
+
+            It is the bytes of a ``Choice``.
+            """
             choices = self._proposals(problem, p)
             single = len(choices) == 1
             return bytes(choices[0 if single else self._fastest(problem, choices, p)])
@@ -227,6 +231,7 @@ class Library:
 
         ``provider`` and ``p`` are as for ``product``.
         """
+        # No offsets: the operands are aligned.
         problem = self._descriptors(provider, p, alignment_of(()))
         return [self._with_algorithm(problem, c) for c in self._proposals(problem, p)]
 
@@ -243,6 +248,8 @@ class Library:
             "cublasLtMatmulDescCreate", form.compute, form.operand.scale
         )
         setter = "cublasLtMatmulDescSetAttribute"
+        # cuBLASLt's matrices are column-major, so it computes C^T = B^T A^T: its first
+        # operand is b.
         for attribute, name in (
             (_TRANSPOSE_A, "transpose_b"),
             (_TRANSPOSE_B, "transpose_a"),
@@ -258,6 +265,7 @@ class Library:
             # Each run sets its own; this one is for the choice of an algorithm.
             self._set(setter, operation, BIAS_POINTER, ctypes.c_uint64(self.workspace))
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
+        # Rows and columns of b and a as stored, read as column-major matrices.
         left = (k, n) if p["transpose_b"] else (n, k)
         right = (m, k) if p["transpose_a"] else (k, m)
         data, wide = form.operand.data, form.result.data
@@ -279,7 +287,7 @@ class Library:
         return _Descriptors(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
-        """The address of a workspace of ``nbytes`` for a product.
+        """Return the address of a workspace of ``nbytes`` for a product.
 
         Small products get sections of the workspace in rotation, so that products with
         different sections can run concurrently.
@@ -305,7 +313,7 @@ class Library:
         )
 
     def _proposals(self, problem: _Descriptors, p: Mapping[str, int]) -> list[Choice]:
-        """The algorithms that cuBLASLt proposes, in its ranking.
+        """Return the algorithms that cuBLASLt proposes, in its ranking.
 
         After them come the same algorithms with other tiles, in cases where cuBLASLt
         does not propose the best ones.
@@ -326,6 +334,7 @@ class Library:
             ctypes.byref(found),
         )
         self.library.cublasLtMatmulPreferenceDestroy(preference)
+        # 15 is CUBLAS_STATUS_NOT_SUPPORTED.
         self.check(status or (0 if found.value else 15))
         proposed = [c for c in choices[: found.value] if not c.status]
         about = (
@@ -344,7 +353,8 @@ class Library:
     ) -> int:
         """Enqueue ``product`` on ``stream``; return the status.
 
-        ``addresses`` are those of b, a, the added matrix, and c.
+        ``addresses`` are those of b, a, the added matrix, and c. cuBLASLt's matrices
+        are column-major: it computes c^T = b^T a^T, so b is its first operand.
         """
         b, a, d, c = addresses
         second, first, added, result = product.layouts

@@ -445,11 +445,11 @@ def _adopted(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
     alive. Kernels access memory in vectors, so the lowest element must be aligned.
     """
     type = interned(type)
-    low, count = type.span()
+    low, count = type.span()  # low < 0 if a stride is negative
     size = type.dtype.itemsize
     if (pointer + low * size) % ALIGNMENT == 0:
         taken = DeviceArray(type, pointer, Borrowed(owner))
-        taken.shared = True
+        taken.shared = True  # with the other library, which owns the memory
         return taken
     gpu = device()
     copied, block = gpu.block(count * size)

@@ -195,12 +195,12 @@ def _words(dtype: str, lanes: int) -> _Words:
     bits = width(dtype)
     if is_float(dtype):
         word = ir.FloatType() if dtype == "f32" else ir.DoubleType()
-        return _Words(word, lanes, 128 // bits)
+        return _Words(word, lanes, max_per_access=128 // bits)
     if bits >= 32:
-        return _Words(ir.IntType(bits), lanes, 128 // bits)
+        return _Words(ir.IntType(bits), lanes, max_per_access=128 // bits)
     total = lanes * bits
     word = ir.IntType(min(32, total))
-    return _Words(word, total // word.width, 4)
+    return _Words(word, total // word.width, max_per_access=4)
 
 
 def _size(word: Any) -> int:

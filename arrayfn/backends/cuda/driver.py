@@ -60,14 +60,16 @@ class Device(Context):
         """
         super().__init__(number)
         self._pool = Pool(self.library, self.check, self.number)
+        # The stream on which work is captured into graphs.
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
+        _, card_bytes = self._card_bytes()
         self._allocator = CachingAllocator(
             {name: self.address(name) for name in caching_allocator.FUNCTIONS.values()},
             self.context,
             self.stream,
             self._pool.handle,
-            max(_MAX_IDLE, self._card_bytes()[1] // 16),
+            max(_MAX_IDLE, card_bytes // 16),
         )
         staged = ctypes.c_void_p()
         self.check(
@@ -329,7 +331,7 @@ class Device(Context):
                 if check is not None:
                     check()  # raises if the work cannot end
                 status = self._wait()
-        if status == _NO_CONTEXT:
+        if status == _NO_CONTEXT:  # this thread has not used the GPU yet
             self.make_current()
             self.synchronize()
         elif status:

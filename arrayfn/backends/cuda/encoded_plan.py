@@ -72,6 +72,7 @@ class EncodedPlan:
 
         ``arena`` is the index of the arena in the array of buffers' addresses.
         """
+        # Addresses by the id of a LoopNode and the number of the block of memory.
         self._loop_memory: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
         self._gpu = gpu
@@ -90,6 +91,7 @@ class EncodedPlan:
         self.has_collectives = False
         self._member = LOADING.member
         self.lockstep = Lockstep() if self._member is None else self._member.lockstep
+        # Of each loop's slice, by its buffer: byte offset and absolute stride.
         self._slice_steps = dict(_slice_steps(plan.steps))
         # The memory of all slots. Steps hold their addresses, so it must not move: it
         # is large enough for a slot of each argument.
@@ -110,6 +112,7 @@ class EncodedPlan:
         self.plan = Plan(functions, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
+        # For ``launch``, which selects some of the steps.
         self._partial_plan = self.plan.variant(self._steps)
         # A GPU's queue may be full until another member's thread has enqueued its part,
         # so that thread must be able to run meanwhile.
@@ -268,7 +271,8 @@ class EncodedPlan:
         written = buffers_written_in(loop)
         if not slices_can_be_copied(loop, written, self._buffers):
             return LoopNode(loop, body)
-        return LoopNode(loop, body, unrolled_iterations(loop.count, body), written)
+        unrolled = unrolled_iterations(loop.count, body)
+        return LoopNode(loop, body, unrolled=unrolled, written=written)
 
     def _address(self, slot: int) -> int:
         """Return the address of the slot of number ``slot``."""
@@ -434,6 +438,8 @@ class EncodedPlan:
         accesses = StepAccesses(
             step.reads,
             buffers_written_by(step),
+            # Besides its buffers, a call uses NCCL or a library's handle, so calls of
+            # one kind run one after the other.
             _COLLECTIVES if call.is_collective else _HANDLES,
             small=not duration,
             duration=duration,

@@ -113,7 +113,7 @@ def call_single(
     the address of the ``Call`` and the fallback; ``count`` is the number of
     ``arguments``.
     """
-    return call_with(self, arguments, count, True)
+    return call_with(self, arguments, count, True)  # True: a single result
 
 
 @native
@@ -125,7 +125,7 @@ def call_tuple(
     Returns a tuple of DeviceArrays, or what the fallback returns. The parameters are
     those of ``call_single``.
     """
-    return call_with(self, arguments, count, False)
+    return call_with(self, arguments, count, False)  # False: a tuple of results
 
 
 @native
@@ -136,7 +136,8 @@ def call_with(
 
     The result is an array if ``single``, else a tuple. The result's objects are made
     first, because making them may run the garbage collector, which may call this entry
-    again.
+    again. ``self`` is a tuple that begins with the address of the ``Call`` and the
+    fallback, a Python function.
     """
     call = cast(Call, PyLong_AsLongLong(PyTuple_GetItem(self, 0)))
     if count == call.input_count:
@@ -187,7 +188,7 @@ def inputs_bind(call: Call, arguments: Array[Ref[PyObject]]) -> bool:
             if slots[call.type_slot] is not expected.type:
                 return False
             pointer = PyLong_AsLongLong(slots[call.pointer_slot])
-        if pointer == 0:
+        if pointer == 0:  # a result has taken over the array's memory
             return False
         call.buffers[expected.buffer] = pointer
     return True

@@ -138,7 +138,8 @@ class Executable:
         """Do what ``_call`` does, while this plan's GPU is current.
 
         One thread at a time sets the addresses and launches. Donated inputs lose their
-        memory to results.
+        memory to results. ``copies`` has the inputs that were copied to the GPU, by
+        number.
         """
         addresses = self._addresses
         with self._lock:

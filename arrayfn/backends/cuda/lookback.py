@@ -213,7 +213,10 @@ def _wait_for(c: Call) -> Any:
     address = _flag_address(c, flag_buffer, at)
 
     def read(k: int) -> Any:
-        """Emit a wait for word ``k`` of the slot; return its 32 bits of the value."""
+        """Emit a wait for word ``k`` of the slot; return its 32 bits of the value.
+
+        The slot is at ``address``. The word's flag must become ``launch``.
+        """
         arguments = [b.add(address, I64(8 * k)), launch]
         return assembly(b, _WAIT_FOR, "=r,l,r", arguments, I32)
 

@@ -81,7 +81,7 @@ def _ldmatrix(c: Call) -> None:
     text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
     text += "{$0, $1, $2, $3}, [$4];"
     result = ir.LiteralStructType([I32] * 4)
-    address = _address_in_shared(b, shared, at, 16)
+    address = _address_in_shared(b, shared, at, bits=16)
     words = assembly(b, text, "=r,=r,=r,=r,r", [address], result)
     pairs = _pairs(b, tile, tile_at)
     for k in range(4):

@@ -189,10 +189,14 @@ def count_launches(nodes: Iterable[Node]) -> int:
 
 
 def _iterations_in_graph(node: LoopNode) -> int:
-    """Return for how many iterations of a loop its graph holds nodes."""
+    """Return for how many iterations of a loop its graph holds nodes.
+
+    A conditional node repeats ``node.unrolled`` iterations, unless that is 0.
+    """
     if node.loop.count is None:
         return 2  # one for each of the double buffers
     if node.unrolled:
+        # Nodes for the remaining iterations follow those that are repeated.
         return node.unrolled + node.loop.count % node.unrolled
     return node.loop.count
 

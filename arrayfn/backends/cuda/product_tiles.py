@@ -44,7 +44,11 @@ def tries_all_tiles(form: Form, p: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Lists algorithms with other tiles than the proposed ones, for one product."""
+    """Lists algorithms with other tiles than the proposed ones, for one product.
+
+    ``handle``, ``operation`` and ``layouts`` are cuBLASLt's: of ``library``, of the
+    product, and of its matrices. ``form`` has the product's dtypes.
+    """
 
     library: ctypes.CDLL
     handle: int
@@ -55,7 +59,7 @@ class Tiles:
     def all_choices(
         self, proposals: Sequence[Choice], workspace: int
     ) -> Iterator[Choice]:
-        """The algorithms of ``proposals`` with each of their tiles and stage counts.
+        """Yield the algorithms of ``proposals`` with each of their tiles and stages.
 
         Those that need more than ``workspace`` bytes are left out.
         """
@@ -63,9 +67,12 @@ class Tiles:
         return (c for c in made if c is not None and c.workspace <= workspace)
 
     def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
-        """Each proposed algorithm with each tile and stage count; None if refused."""
+        """Yield each proposed algorithm with each tile and number of stages.
+
+        For a combination that cuBLASLt refuses, yield None.
+        """
         for number in sorted({self._algorithm_id(choice) for choice in proposals}):
-            made = (ctypes.c_uint64 * 8)()
+            made = (ctypes.c_uint64 * 8)()  # a cublasLtMatmulAlgo_t
             operand, result = self.form.operand, self.form.result
             types = (operand.data, operand.data, result.data, result.data)
             what = (self.form.compute, operand.scale, *types, number)
@@ -80,7 +87,7 @@ class Tiles:
                 )
 
     def _algorithm_id(self, choice: Choice) -> int:
-        """cuBLASLt's number of the algorithm of ``choice``."""
+        """Return cuBLASLt's number of the algorithm of ``choice``."""
         number, written = ctypes.c_int(), ctypes.c_size_t()
         self.library.cublasLtMatmulAlgoConfigGetAttribute(
             ctypes.byref(choice.algorithm),
@@ -92,7 +99,7 @@ class Tiles:
         return number.value
 
     def _capability(self, algorithm: Any, attribute: int) -> list[int]:
-        """The values of a capability of ``algorithm``; 0, for none, if it has none.
+        """Return the values of a capability of ``algorithm``; [0] if it has none.
 
         ``attribute`` is the capability's number.
         """
@@ -105,7 +112,10 @@ class Tiles:
         return list(found) or [0]
 
     def _configured(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:
-        """``algorithm`` with ``settings``; None if cuBLASLt refuses them."""
+        """Return ``algorithm`` with ``settings``; None if cuBLASLt refuses them.
+
+        ``settings`` has the values of its attributes, by the attributes' numbers.
+        """
         made, choice = type(algorithm)(*algorithm), Choice()
         for attribute, value in settings.items():
             number = ctypes.c_uint32(value)

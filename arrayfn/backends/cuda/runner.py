@@ -271,7 +271,8 @@ def run_cooperative_kernel(plan: LaunchPlan, step: Kernel) -> int:
 def run_product(plan: LaunchPlan, step: Product) -> int:
     """Launch a matrix product on the plan's stream; return cuBLAS's status.
 
-    The bias is an attribute of the operation, which is set before each launch.
+    The bias is an attribute of the operation, which is set before each launch. ``a``,
+    ``b``, ``added`` and ``result`` point to slots, which hold the arrays' addresses.
     """
     if step.bias is not None:
         status = plan.set_attribute(step.operation, BIAS_POINTER, step.bias, 8)

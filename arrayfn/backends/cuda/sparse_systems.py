@@ -28,7 +28,8 @@ def solve_by_cudss(
     """Solve a sparse system by cuDSS.
 
     ``arrays`` are those of ``cudss.solve``: the first three are a CSC matrix.
-    ``transposed`` solves with the transposed matrix.
+    ``transposed`` solves with the transposed matrix. ``ordering`` is for the CPU: cuDSS
+    chooses the order of elimination itself.
     """
     from arrayfn.backends.cuda.libraries import cudss
 

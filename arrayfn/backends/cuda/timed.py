@@ -66,7 +66,7 @@ class TimedExecutable:
     def wait(self) -> None:
         """Wait for all enqueued steps, and add up their times."""
         with on(self._gpu):
-            self._events.read()
+            self._events.read()  # which waits for the last event
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """Return (number of runs, total seconds) of each step, by its number."""
@@ -146,7 +146,7 @@ class TimedWalk(Walk):
     ) -> None:
         super().__init__(encoded, addresses)
         self.events = events
-        self.numbers = numbers
+        self.numbers = numbers  # of the plan's steps, by the keys of their nodes
 
     @override
     def run(self, nodes: Sequence[Node], stream: int) -> None:
@@ -183,7 +183,7 @@ class Events:
         self._recorded.append((step, event))
         if len(self._recorded) > _MOST_EVENTS:
             self.read()
-            self.record(-1)
+            self.record(-1)  # of no step: the next step's time is measured from here
 
     def read(self) -> None:
         """Wait for the recorded events, and add up the seconds between them by step.

@@ -203,6 +203,8 @@ def lower_call(
     ``values`` are the arguments' LLVM values, of the types of the signature ``sig``.
     Arrays are replaced by pointers to their data.
     """
+    # What the emitter of some functions needs besides the values: the element type of
+    # the resulting pointer, and the last argument, a constant.
     element, count = None, 0
     if function.kind in LAST_IS_CONSTANT:
         count = sig.args[-1].literal_value

@@ -38,7 +38,7 @@ def _shuffle(c: Call) -> Any:
     """
     b, (value, lanes) = c.b, c.args
     lanes = b.trunc(lanes, I32)
-    mode, clamp = _SHUFFLES[c.function.kind]
+    mode, clamp = _SHUFFLES[c.function.kind]  # operands of PTX's shfl
     if c.dtype in COMPLEXES:
         result = value
         for k in range(2):

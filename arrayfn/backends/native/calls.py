@@ -129,7 +129,9 @@ class Calls(Expressions):
         kinds, result = parts
         if kinds is Ellipsis:
             kinds = [...] * len(arguments)
-        return self.emit_call(node, function.operand, kinds, result, arguments, None)
+        return self.emit_call(
+            node, function.operand, kinds, result, arguments, target=None
+        )
 
     def emit_call(
         self,
@@ -183,6 +185,7 @@ class Calls(Expressions):
         if isinstance(function, Routine) and function.module is self.module:
             return symbol
         kinds, result = function.types()
+        # Routines take and return 64-bit values, C functions values of the C types.
         if isinstance(function, Routine):
             parameters = [llvm_type(value_type(kind)) for kind in kinds]
             returns = llvm_type(value_type(result))

@@ -115,7 +115,7 @@ class _Compiler(Calls):
             case ast.If(test=test, body=body, orelse=orelse):
                 self.if_statement(test, body, orelse)
             case ast.While(test=test, body=body, orelse=[]):
-                self.while_loop(test, body, None)
+                self.while_loop(test, body, step=None)
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as count, body=body):
                 self.range_loop(node, name, count, body)
             case ast.Break():

@@ -76,6 +76,7 @@ class Expressions(Emitter):
         self.externals = externals
         self.locals: dict[str, Any] = {}  # the types of variables
         self.result: Any = int
+        # For each enclosing loop: where ``continue`` and ``break`` jump to.
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:

@@ -102,8 +102,9 @@ def widened(r: Emitter, operand: str, kind: Any) -> Value:
     type. Types of 64 bits need no instruction.
     """
     bare = _bare(kind)
-    if bare in INTEGERS and INTEGERS[bare][1]:
-        memory, extend = INTEGERS[bare]
+    # "i8" and "sext", for example; ``extend`` is empty for 64 bits.
+    memory, extend = INTEGERS.get(bare, ("i64", ""))
+    if extend:
         operand = r.value_of(f"{extend} {memory} {operand} to i64")
     elif bare is ctypes.c_float:
         operand = r.value_of(f"fpext float {operand} to double")

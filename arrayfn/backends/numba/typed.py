@@ -136,6 +136,7 @@ class _Typing:
             loop.innermost = not any(o in inside for o in latches if o != head)
             loop.functions = {f for o in inside for f in self.called.get(o, ())}
         loops |= {o: loops[head] for o, head in before.items() if head in loops}
+        # Of several assignments, a read in another block sees the one that ran last.
         self.result.shared |= self.exposed & self.repeated
         return self.result
 
@@ -184,8 +185,9 @@ class _Typing:
         """Give the variable that ``statement`` assigns the type of its value.
 
         Also notes what the variable stands for, if that is a range, a function or a
-        constant integer that is assigned once. Raises UntypedKernelError if the
-        variable had another type.
+        constant integer that is assigned once. ``defined`` has the block of each
+        variable's last assignment, ``repeated`` the variables assigned more than once.
+        Raises UntypedKernelError if the variable had another type.
         """
         name, value, ir = statement.target.name, statement.value, self.dialect.ir
         if isinstance(value, ir.Expr):

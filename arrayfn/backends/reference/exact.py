@@ -38,7 +38,8 @@ def reduce_sum(x: Array, *, axes: Axes) -> Array:
     kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
     shape = tuple(x.shape[axis] for axis in kept)
     rows = x.transpose(*kept, *axes).reshape(math.prod(shape), -1)
-    return np.asarray(_sum_rows(rows, np.zeros_like(rows))).reshape(shape)
+    no_errors = np.zeros_like(rows)  # of ``rows``, which are exact
+    return np.asarray(_sum_rows(rows, no_errors)).reshape(shape)
 
 
 def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:

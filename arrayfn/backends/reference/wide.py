@@ -101,7 +101,7 @@ def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
     equations: list[Equation] = []
     for equation in program.equations:
         params = equation.params
-        if equation.primitive.name not in OF_A_DTYPE:
+        if equation.primitive.name not in OF_A_DTYPE:  # these compute in their dtype
             params = {k: _wide_param(v, hooks) for k, v in params.items()}
         equations.append(
             Equation(
@@ -157,7 +157,11 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
-        """Compute the equation's results in wide dtypes, and call the hooks."""
+        """Compute the equation's results in wide dtypes, and call the hooks.
+
+        If ``narrow``, the operands are converted to ``input_dtypes``, the equation's
+        own, before that. ``types`` are the wide types of the results.
+        """
         if hooks is not None:
             operands = tuple(hooks.operands(equation, operands))
         if hooks is not None and primitive.name == "while_loop":

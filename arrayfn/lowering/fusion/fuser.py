@@ -51,8 +51,8 @@ def fuse(
 
 def unfused_units(program: Program) -> tuple[Unit, ...]:
     """Return units of one equation each; views are still read through."""
-    # No chains; no value is recomputed, whatever it costs; no short reductions.
-    units = _Unfused(program, (), -1, 0).run()
+    # No value is recomputed, whatever it costs.
+    units = _Unfused(program, chains=(), clone_cost=-1, short=0).run()
     assert units is not None  # no group grows
     return units
 
@@ -183,9 +183,13 @@ class Fuser(Merging):
         )
 
     def siblings(self, equation: Equation) -> Iterable[int]:
-        """Find recent open groups of the same domain that share arrays to read."""
+        """Return the numbers of recent open groups that read the same arrays.
+
+        They have the domain of ``equation``. The latest group comes first.
+        """
         numbers: set[int] = set()
         bases = self.bases(equation)
+        # A base that is recomputed stands for the arrays that this reads.
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
         for base in bases:
@@ -213,7 +217,7 @@ class Fuser(Merging):
             return False
         if not self.may_read(equation, group, ids):
             return False
-        self.add(equation, group, ids, ids)
+        self.add(equation, group, operand_ids=ids, ids=ids)
         return True
 
     def add(
@@ -291,7 +295,7 @@ class Fuser(Merging):
         group.reduced = reduced
         group.operands[equation.outputs[0]] = ids
         kept_ids = tuple(i for axis, i in enumerate(ids) if axis not in axes)
-        self.add(equation, group, ids, kept_ids)
+        self.add(equation, group, operand_ids=ids, ids=kept_ids)
         return True
 
     def finish(self) -> tuple[Unit, ...]:

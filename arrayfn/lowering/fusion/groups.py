@@ -137,7 +137,10 @@ class Groups:
         return group
 
     def close_groups(self) -> None:
-        """Close all groups: later equations join none of them."""
+        """Close all groups: later equations join none of them.
+
+        Groups with numbers below ``closed`` are closed already.
+        """
         for number in range(self.closed, self.count):
             if number in self.groups:
                 self.groups[number].open = False
@@ -229,6 +232,7 @@ class Groups:
 
         All groups after ``second`` get ``first`` and its ancestors as ancestors.
         """
+        # ``ancestors`` is a bit set of groups' numbers.
         if second.ancestors >> first.number & 1:
             return
         second.needs.add(first.number)

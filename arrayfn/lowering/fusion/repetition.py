@@ -61,7 +61,8 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
     numbered: list[int] = []
     for position, equation in enumerate(equations):
         key: Any = position
-        if _cost(equation) or affine_view(equation) is not None:
+        is_elementwise = _cost(equation) or affine_view(equation) is not None
+        if is_elementwise:
             operands: list[Any] = []
             for atom in equation.inputs:
                 distance = position - made_at.get(atom, -reach - 1)

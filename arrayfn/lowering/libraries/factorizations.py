@@ -115,7 +115,15 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         name, scratch = "small_cholesky", lanes(own=n * n, column=n, root=1)
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call(name, x.type, {}, {"a": Pointer(x)}, scratch, {"n": n}, work)
+        yield _call(
+            name,
+            x.type,
+            reads={},
+            writes={"a": Pointer(x)},
+            scratch=scratch,
+            integers={"n": n},
+            work=work,
+        )
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -133,15 +141,15 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         factors.type,
-        {},
-        {
+        reads={},
+        writes={
             "a": Pointer(factors),
             "pivots": Pointer(pivots),
             "permutation": Pointer(permutation),
         },
-        scratch,
-        {"rows": rows, "columns": columns},
-        rows * columns * (min(rows, columns) / 2 + START) + START,
+        scratch=scratch,
+        integers={"rows": rows, "columns": columns},
+        work=rows * columns * (min(rows, columns) / 2 + START) + START,
     )
 
 
@@ -185,11 +193,11 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         x,
-        {"x": pointer_of(equation.inputs[0], reads)},
-        {"q": Pointer(q), "r": Pointer(r)},
-        scratch,
-        integers,
-        rows * columns * (2 * k + START) + START,
+        reads={"x": pointer_of(equation.inputs[0], reads)},
+        writes={"q": Pointer(q), "r": Pointer(r)},
+        scratch=scratch,
+        integers=integers,
+        work=rows * columns * (2 * k + START) + START,
     )
 
 
@@ -243,6 +251,7 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     real = dtypes.real_of(x.dtype).itemsize
     is_complex = x.dtype in dtypes.COMPLEX
+    # The workspaces that LAPACK's manual gives, for blocks of BLOCK columns.
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
@@ -290,6 +299,7 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x = equation.inputs[0]
     operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
+    # Scratch for the copy of a matrix, in bytes.
     copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
     yield from _syevd("syevd_values", x.type, operands, values, copied)
 
@@ -320,21 +330,21 @@ def _syevd(
     yield _call(
         name,
         x,
-        reads,
-        writes,
-        {
+        reads=reads,
+        writes=writes,
+        scratch={
             **scratch,
             "work": lwork * size,
             "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
         },
-        {
+        integers={
             "n": n,
             "lwork": lwork,
             "lrwork": lrwork,
             "liwork": integers,
         },
-        5 * n**3,
+        work=5 * n**3,
     )
 
 
@@ -343,6 +353,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     vectors, values = equation.outputs
     writes = {"w": Pointer(values), "v": Pointer(vectors)}
     x = equation.inputs[0].type
+    # Scratch for a matrix's eigenvectors in LAPACK's form, in bytes.
     packed = {"packed": x.shape[-1] ** 2 * x.dtype.itemsize}
     yield from _geev("geev", equation, reads, writes, packed)
 
@@ -350,7 +361,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of LAPACK's geev without eigenvectors."""
     writes = {"w": Pointer(equation.outputs[0])}
-    yield from _geev("geev_values", equation, reads, writes, {})
+    yield from _geev("geev_values", equation, reads, writes, scratch={})
 
 
 def _geev(
@@ -373,16 +384,16 @@ def _geev(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": n * n * size,
                 **scratch,
                 "split_values": 2 * n * size,
                 "work": lwork * size,
             },
-            {"n": n, "lwork": lwork},
-            20 * n**3,
+            integers={"n": n, "lwork": lwork},
+            work=20 * n**3,
         )
 
 
@@ -401,7 +412,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gesdd without vectors, on the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
-    yield from _gesdd("gesdd_values", equation, reads, writes, {})
+    yield from _gesdd("gesdd_values", equation, reads, writes, extents={})
 
 
 def _gesdd(
@@ -429,16 +440,16 @@ def _gesdd(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": rows * columns * size,
                 "work": lwork * size,
                 "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
                 "integer_work": 8 * small * INTEGER_BYTES,
             },
-            {"rows": rows, "columns": columns, **extents, "lwork": lwork},
-            10 * rows * columns * small,
+            integers={"rows": rows, "columns": columns, **extents, "lwork": lwork},
+            work=10 * rows * columns * small,
         )
 
 
@@ -446,14 +457,14 @@ def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gehrd, in place."""
     a, taus = equation.outputs
     writes = {"a": Pointer(a), "taus": Pointer(taus)}
-    yield from _reduced("gehrd", a.type, writes, 10 / 3)
+    yield from _reduced("gehrd", a.type, writes, work=10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of sytrd, in place."""
     a, d, e, taus = equation.outputs
     writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
-    yield from _reduced("sytrd", a.type, writes, 4 / 3)
+    yield from _reduced("sytrd", a.type, writes, work=4 / 3)
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -461,7 +472,8 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size}
-    yield from _reduced("gees", t.type, {"a": Pointer(t), "z": Pointer(z)}, 20, scratch)
+    writes = {"a": Pointer(t), "z": Pointer(z)}
+    yield from _reduced("gees", t.type, writes, work=20, scratch=scratch)
 
 
 def _reduced(

@@ -46,7 +46,7 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
     the low half: that is stable, and as fast as sorting values.
     """
-    return _sorted(equation, reads, "argsort", dtypes.int64)
+    return _sorted(equation, reads, "argsort", index=dtypes.int64)
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -95,9 +95,8 @@ def _sorted(
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    passes = (
-        chunks.bit_length() - 1
-    )  # chunks is a power of two: one pass for each doubling
+    # ``chunks`` is a power of two: a pass halves the number of runs.
+    passes = chunks.bit_length() - 1
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
     # Passes alternate between the buffers; the last one must write the output.
     buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]
@@ -111,6 +110,7 @@ def _sorted(
     elif (
         dtype in dtypes.FLOATS and (n >= LONG or dtype.itemsize == 2) and name == "sort"
     ):
+        # Such floats are sorted by integer codes that order as the floats do.
         name = "sort_codes"
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
@@ -135,6 +135,7 @@ def _sorted(
                 "pairs": chunks >> (number + 1),
                 "part": MERGE_PART,
                 "parts": parts,
+                # "sort" merges the values themselves, not codes or packed words.
                 "unpack": int(number == passes - 1 and name != "sort"),
             },
             items=rows * (chunks >> (number + 1)) * parts,

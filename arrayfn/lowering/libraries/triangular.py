@@ -44,6 +44,7 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         "rows": rows,
         "columns": columns,
         "lower": int(params["lower"]),
+        # 1 is transposed, 2 transposed and conjugated.
         "transpose": int(params["transpose"]) + int(params["conjugate"]),
         "unit": int(params["unit"]),
     }

@@ -47,7 +47,8 @@ def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     """
     f = reals(m, a)
     first, second, third = HALF_PI[f.dtype]
-    # Adding ``rounding_shift`` rounds to an integer, in the lowest bits of the sum.
+    # The factor is 2/pi. Adding ``rounding_shift`` rounds to an integer, in the lowest
+    # bits of the sum.
     shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))
     n = shifted - f.rounding_shift
     r = m.fma(n, -first, a)

@@ -173,6 +173,7 @@ def atanh(m: Arithmetic, z: Complex) -> Complex:
     far = m.select(modulus == inf, zero, 0.25 * x / modulus / modulus)
     half_pi = m.constant(f.dtype, 0.5 * pi)
     real = m.select(huge, far, real)
+    # Of a huge z the angle is NaN if a part is NaN, unless a is infinite.
     unknown = (a != a) | ((x != x) & (a < inf))
     angle = m.select(huge, m.select(unknown, x + a, half_pi), angle)
     # The real part is 0 on the imaginary axis for every y.

@@ -57,7 +57,7 @@ def saturate(m: Arithmetic, x: Value, target: str) -> Value:
     """
     n, signed = width(target), target[0] == "i"
     lowest = -(1 << (n - 1)) if signed else 0
-    highest = (1 << (n - signed)) - 1
+    highest = (1 << (n - signed)) - 1  # a signed dtype has one bit less
     # ``highest`` may not be a float, but the next power of two is.
     above, below = x >= float(highest + 1), x <= float(lowest)
     inside = m.select(above | below | (x != x), 0.0, x)

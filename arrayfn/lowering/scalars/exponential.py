@@ -161,7 +161,8 @@ def scale(m: Arithmetic, y: Value, shifted: Value) -> Value:
     The factor 2**n, which may be no normal number, is applied as two powers of 2.
     """
     f = reals(m, y)
-    # n + 2 bias is the sum of the two exponent fields, which differ by 1 at most.
+    # n + 2 bias is the sum of the two powers' exponent fields, which differ by 1 at
+    # most. The bits of ``shifted`` are n plus the bits of ``rounding_shift``.
     biased = bits(m, shifted) - (f.rounding_shift_bits - 2 * f.bias)
     first = logical_shift_right(m, biased, 1)
     return y * power_of_two(m, first) * power_of_two(m, biased - first)
@@ -278,8 +279,8 @@ def decompose(m: Arithmetic, x: Value) -> Pair:
     # An exponent field or-ed into the bits of 2**mantissa is an exact float.
     unit = 2.0**f.mantissa
     shifted = m.reinterpret(biased | ((f.bias + f.mantissa) << f.mantissa), f.dtype)
-    zero = m.constant(f.dtype, unit + f.bias)
-    e = shifted - m.select(tiny, unit + f.bias + f.mantissa + 1, zero)
+    unscaled = m.constant(f.dtype, unit + f.bias)
+    e = shifted - m.select(tiny, unit + f.bias + f.mantissa + 1, unscaled)
     return e, m.reinterpret((offset & f.mantissa_mask) + root, f.dtype)
 
 

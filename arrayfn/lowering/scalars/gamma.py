@@ -160,6 +160,7 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     a = m.abs(x)
     small = a < 8.0
     bounded = m.select(small, a, 1.0)
+    # gamma(a) = gamma(2 + t) top / bottom, where top or bottom is 1.
     t, top, (bottom, bottom_low) = shift_product(m, bounded)
     below = top == 1.0
     product = m.select(below, bottom, top)
@@ -175,13 +176,13 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     series = total + (rest + m.fma(sign, log_low, total_low))
     inverse = 1.0 / a
     correction = inverse * polynomial(m, inverse * inverse, STIRLING)
-    # log(2 pi) / 2 - 1/2
     factor = a - 0.5
+    # The number is log(2 pi) / 2 - 1/2.
     constant = m.fma(factor, log_low, correction + 0.4189385332046727)
     stirling = m.fma(factor, log_a - 1.0, constant)
     result = m.select(small, series, stirling)
     # |gamma(-a)| = pi / (a |sin(pi a)| gamma(a)).
-    sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), 0))
+    sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), quarters=0))
     reflected = log(m, PI[0] / (a * sine)) - result
     reflected = m.select(sine == 0.0, inf, reflected)
     # The sign of a tiny argument does not matter, and its sine might underflow.
@@ -230,7 +231,7 @@ def digamma(m: Arithmetic, x: Value) -> Value:
     result = m.select(small, series, asymptotic)
     result = m.select(a < 2.0**-60, -inverse, result)
     # digamma(-a) = digamma(a) + 1 / a + pi cot(pi a), and cot t = -tan(t + pi/2)
-    tangent = of_pi(m, "tan", m.select(a < 2.0**53, a, 0.0), 1)
+    tangent = of_pi(m, "tan", m.select(a < 2.0**53, a, 0.0), quarters=1)
     reflected = (result + inverse) - PI[0] * tangent
     reflected = m.select(m.floor(a) == a, nan, reflected)
     result = m.select(x < 0.0, reflected, result)

@@ -185,6 +185,7 @@ def acosh(m: Arithmetic, x: Value) -> Value:
         m.select(huge, x, moderate),
         m.select(huge, zero, moderate_low + (low + root_low)),
     )
+    # For a huge x the result is log(2 x) = log x + ln 2.
     result = result + m.select(
         huge, m.constant(f.dtype, CONSTANTS[f.dtype].ln2[0]), 0.0
     )

@@ -170,7 +170,7 @@ def _fma_f32(x: Value, y: Value, z: Value) -> Value:
 
 def _split(x: Value) -> tuple[Value, Value]:
     """Split a float64 into a sum of two parts of 26 bits (Dekker)."""
-    scaled = x * 134217729.0
+    scaled = x * 134217729.0  # 2**27 + 1
     high = scaled - (scaled - x)
     return high, x - high
 

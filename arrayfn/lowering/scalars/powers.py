@@ -78,7 +78,7 @@ def log_pair(m: Arithmetic, x: Value) -> Pair:
     third = fast_two_sum(
         m.constant("f64", 0.6666666666666666), z[0] * polynomial(m, z[0], LOG_Q)
     )
-    third = (third[0], third[1] + 3.700743415417188e-17)
+    third = (third[0], third[1] + 3.700743415417188e-17)  # the low part of 2/3
     cube = pair_product(m, pair_product(m, s, z), third)
     mantissa_log = pair_sum((s[0] + s[0], s[1] + s[1]), cube)
     # ``e * ln2_high`` is exact, so only ``ln2_low``'s own error (2**-103) remains.
@@ -230,7 +230,7 @@ def hypot(m: Arithmetic, x: Value, y: Value) -> Value:
     x, y = m.abs(x), m.abs(y)
     a = m.select(x > y, x, y)
     b = m.select(x > y, y, x)
-    factor = unit_scale(m, a)
+    factor = unit_scale(m, a)  # a power of 2, with a * factor in [1, 4)
     a_scaled, b_scaled = a * factor, b * factor
     square, square_low = two_product(m, a_scaled, a_scaled)
     other, other_low = two_product(m, b_scaled, b_scaled)

@@ -83,6 +83,7 @@ def _unpack(dtype: str, x: Any) -> Value:
     A complex number becomes its two parts, a half-precision number the u16 of its bits.
     """
     if dtype in HALF_PRECISION:
+        # A float16 or bfloat16 array is viewed as its bits; numbers are bits already.
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
             return x.view(np.uint16)
         dtype = "u16"
@@ -350,9 +351,10 @@ def _convert(source: str, target: str) -> Formula:
     real_source = REAL_PART.get(source, source)
 
     def formula(m: Arithmetic, x: Value) -> Value:
-        """Convert ``x``. A complex number loses its imaginary part in a real dtype.
+        """Convert ``x`` from ``source`` to ``target``.
 
-        As a bool it is true if one of its parts is not 0.
+        A complex number loses its imaginary part in a real dtype. As a bool it is true
+        if one of its parts is not 0. ``real_source`` is the dtype of x or of its parts.
         """
         if target in COMPLEXES:
             part = REAL_PART[target]

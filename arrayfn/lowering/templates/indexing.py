@@ -326,12 +326,14 @@ class Geometry:
         self.extents = extents
         self.ndim = ndim
         self.outer = [k for k in range(ndim) if k not in windows.window_axes]
+        # The last position at which a window is inside, along each indexed axis.
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
     def positions(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
         """Add loads of the position of each window, along each indexed axis.
 
-        ``indices`` is the array of positions; ``reads`` says where it lies.
+        ``indices`` is the array of positions, whose last axis has a position's
+        component for each indexed axis; ``reads`` says where it lies.
         """
         assert isinstance(indices, Var)
         index_array = array_of(indices, reads)
@@ -371,7 +373,8 @@ class Geometry:
         """Return the operand's memory as an operand of a nest over the windows' array.
 
         ``array`` has a stride for each axis of the operand, the result one for each
-        axis of the array of windows. The window at position 0 is described.
+        axis of the array of windows. The result describes windows at position 0; the
+        nest adds the windows' positions. A batch axis is shared with the indices.
         """
         strides = [0] * self.ndim
         # The operand's axes that are axes of a window, in order.

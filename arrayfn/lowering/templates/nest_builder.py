@@ -148,7 +148,14 @@ class NestBuilder:
         result = self.value(name, self.operands[operand].dtype)
         source = self.equation.source
         self.statements.append(
-            Load(result, operand, "element", 0, source, tuple(indices))
+            Load(
+                result,
+                operand,
+                "element",
+                stage=0,
+                source=source,
+                indices=tuple(indices),
+            )
         )
         return result
 
@@ -215,9 +222,9 @@ class NestBuilder:
                 f"{function}_{short_name(compute_dtype(of))}",
                 arguments,
                 "element",
-                0,
-                1,
-                self.equation.source,
+                stage=0,
+                cost=1,
+                source=self.equation.source,
             )
         )
         return result
@@ -236,8 +243,8 @@ class NestBuilder:
                 f"{function}_{short_name(argument.dtype)}",
                 argument,
                 Constant(form.identity(argument.dtype), argument.dtype),
-                0,
-                self.equation.source,
+                stage=0,
+                source=self.equation.source,
             )
         )
         return result
@@ -258,7 +265,16 @@ class NestBuilder:
         """
         source = self.equation.source
         self.statements.append(
-            Store(operand, value, "element", 0, source, tuple(indices), where, adds)
+            Store(
+                operand,
+                value,
+                "element",
+                stage=0,
+                source=source,
+                indices=tuple(indices),
+                where=where,
+                adds=adds,
+            )
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:
@@ -281,7 +297,7 @@ class NestBuilder:
         """Add the index along ``axis`` of the nest, as an int64; return its value."""
         result = self.value(name, dtypes.int64)
         source = self.equation.source
-        self.statements.append(Count(result, axis, "element", 0, source))
+        self.statements.append(Count(result, axis, "element", stage=0, source=source))
         return result
 
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
@@ -301,8 +317,9 @@ class NestBuilder:
         Axes ``in_order`` are iterated in order. ``reason`` is a phrase for people that
         says what the kernel does.
         """
+        # A reduced axis is iterated in order; the nest need not have a reduction.
         return Nest(
-            tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),
+            tuple(Axis(n, reduced=k in in_order) for k, n in enumerate(extents)),
             tuple(self.operands),
             tuple(self.statements),
             (self.equation.primitive.name,),

@@ -181,9 +181,11 @@ class _Scan:
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.form.function, value, self.form)
         operand = b.operand(replace(target, strides=(*target.strides, 0)), written=True)
-        b.statements.append(Store(operand, total, "outer", 1, self.equation.source))
+        # Once for each chunk, in the stage after the reduction.
+        store = Store(operand, total, "outer", stage=1, source=self.equation.source)
+        b.statements.append(store)
         last = len(extents) - 1
-        return b.nest(extents, "the total of each chunk of a row", (last,))
+        return b.nest(extents, "the total of each chunk of a row", in_order=(last,))
 
     def continued(
         self,
@@ -226,4 +228,4 @@ class _Scan:
         total = b.reduce(self.result, self.function, term, self.form)
         b.store(b.operand(target, written=True), total)
         reason = "a running value, from the total before each chunk"
-        return b.nest(extents, reason, (last,))
+        return b.nest(extents, reason, in_order=(last,))

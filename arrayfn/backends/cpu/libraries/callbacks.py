@@ -87,7 +87,7 @@ def _operator(number: int) -> PythonCall:
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Run the kernel: once, or for each index of the axes that ``vmap`` added.
 
-        Operands are made read-only first.
+        Operands are made read-only first. ``types`` are the types of a call's arrays.
         """
         for x in operands:
             x.flags.writeable = False
@@ -214,7 +214,12 @@ def _provider(kind: str) -> Provider:
 
     address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
     assert address is not None
-    return Provider(None, leading_arguments, unjitted, entry=address)
+    return Provider(
+        kernel=None,
+        leading_arguments=leading_arguments,
+        unjitted=unjitted,
+        entry=address,
+    )
 
 
 def calls_python(kernel: Kernel | LibraryKernel) -> bool:

@@ -125,8 +125,9 @@ def _leading_arguments(name: str, odd: str) -> Callable[[str], tuple[int, ...]]:
     def leading_arguments(dtype: str) -> tuple[int, ...]:
         """Return the first arguments of ``transform`` for operands of ``dtype``.
 
-        They are both loops with their data, and the bytes of an element of the operand
-        and of the result. The result is complex, but for irfft.
+        They are the loops for even and for odd lengths (``name`` and ``odd``) with
+        their data, and the bytes of an element of the operand and of the result. The
+        result is complex, but for irfft.
         """
         kind = BY_SHORT_NAME[dtype]
         real_bytes = real_of(kind).itemsize

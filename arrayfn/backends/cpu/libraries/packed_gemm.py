@@ -79,6 +79,7 @@ def packed_tiles(
         own_a = a + (problem * batch_stride_a + a_offset)
         own_b = b + (problem * batch_stride_b + b_offset)
         own_c = c + (problem * batch_stride_c + row * ldc + column)
+        # The last argument, 0, means that the product is not added to ``own_c``.
         multiply_packed(
             lanes, own_a, own_b, own_c, packed, own_m, own_n, k, lda, ldb, ldc,
             transpose_a, transpose_b, 0,
@@ -184,7 +185,7 @@ def pack_transposed_columns(
     for column in range(0, n, lanes):
         panel = column // panel_columns
         # Panel p begins at p * PANEL_TERMS * panel_columns, with column
-        # p * panel_columns.
+        # p * panel_columns of ``b``: that many elements less lie before ``column``.
         own = target + (panel * (PANEL_TERMS - 1) * panel_columns + column)
         for term in range(0, terms, lanes):
             transpose_block(

@@ -59,6 +59,7 @@ def sort(
         if count > 0:
             copy(sorted + offset, x + offset, count * size)
             used = short_function if count < SHORT else function
+            # The last argument, an array, is for dtypes with fields: a null pointer.
             c_function(used, sorted + offset, count, 0)
 
 
@@ -97,6 +98,7 @@ def sort_codes(
                 code = nan if (bits & magnitude) > infinity else code  # any NaN
                 target[k] = code ^ flip
             used = short_function if count < SHORT else function
+            # The last argument, an array, is for dtypes with fields: a null pointer.
             c_function(used, target, count, 0)
             if chunks == 1:
                 decode(target, count, magnitude, flip)
@@ -172,6 +174,7 @@ def argsort_packed(
         if count > 0:
             order = sorted + offset
             pack(x + offset, order, count, first, sign, magnitude, infinity)
+            # The last argument is for dtypes that are not int64: a null pointer.
             c_function(sort_function, order, count, 0)
             if chunks == 1:
                 for k in range(count):
@@ -203,6 +206,7 @@ def argsort(
         for k in range(n):
             order[k] = k
             keys[k] = key_of(int(x[row * n + k]), sign, magnitude, infinity)
+        # The last argument is for dtypes that are not int64: a null pointer.
         c_function(argsort_function, keys, order, n, 0)
         order_ties(keys, order, n, sort_function)
 
@@ -225,6 +229,7 @@ def argsort_complex(
         order = sorted + row * n
         for k in range(n):
             order[k] = k
+        # The last argument, an array, is for dtypes with fields: a null pointer.
         c_function(argsort_function, x + row * n * size, order, n, 0)
 
 
@@ -243,6 +248,7 @@ def order_ties(
         while last < count and keys[order[last]] == key:
             last += 1
         if last - first > 1:
+            # The last argument is for dtypes that are not int64: a null pointer.
             c_function(sort_function, order + first, last - first, 0)
         first = last
 
@@ -342,6 +348,7 @@ def merge_part(
         steps = min_i64(steps, min_i64(count_a - i, count_b - j))
         steps = min_i64(steps, min_i64(count_a - u, count_b - v))
         for step in range(k, k + steps):
+            # ``later`` and ``behind``: whether b's element is less than a's.
             x, y = int(a[i]), int(b[j])
             later = (y ^ sign) < (x ^ sign)
             target[begin + step] = y if later else x
@@ -382,6 +389,7 @@ def merge_rest(
             k = stop
         for step in range(k, k + steps):
             x, y = int(a[i]), int(b[j])
+            # Whether b's element is less: of equal elements a's comes first.
             later = (y ^ sign) < (x ^ sign)
             target[step] = y if later else x
             j += int(later)
@@ -415,6 +423,7 @@ def top_k(
     to ``end`` are computed.
     """
     for row in range(begin, end):
+        # The 0 is the position of the row's first element.
         pack(x + row * n, keys, n, 0, sign, magnitude, infinity)
         count, limit = 0, LARGEST
         for position in range(n):
@@ -424,6 +433,7 @@ def top_k(
                 buffer[count] = word
                 count += 1
                 if count == room:
+                    # The last argument is for dtypes that are not int64.
                     c_function(sort_function, buffer, count, 0)
                     count = k
                     limit = buffer[k - 1]
@@ -464,6 +474,7 @@ def top_k_wide(
             bits = int(x[row * n + position])
             keys[position] = ~key_of(bits, sign, magnitude, infinity)
             buffer[position] = position
+        # The last argument is for dtypes that are not int64: a null pointer.
         c_function(argsort_function, keys, buffer, n, 0)
         order_ties(keys, buffer, n, sort_function)
         for rank in range(k):

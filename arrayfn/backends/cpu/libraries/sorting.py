@@ -180,8 +180,8 @@ def argsort_unjitted(arguments: Mapping[str, Any], items: int) -> None:
         return
     for row, target in zip(x, out, strict=True):
         # Equal elements have equal ranks.
-        ranks = np.unique(row, return_inverse=True)[1].astype(np.int64)
-        packed = (ranks << 32) | np.arange(len(row))
+        _, ranks = np.unique(row, return_inverse=True)
+        packed = (ranks.astype(np.int64) << 32) | np.arange(len(row))
         for part in _ranges(arguments):
             target[part] = np.sort(packed[part])
 

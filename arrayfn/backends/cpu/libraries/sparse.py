@@ -68,6 +68,8 @@ def csr(
     columns. Items ``begin`` to ``end`` are computed. Entries outside of A are skipped.
     """
     low, high = int(second[begin]), int(second[end])
+    # ``sign`` is negative if one of its terms is, which means that a pointer or a
+    # column is outside of A. Otherwise the loop for one column of x needs no tests.
     sign = low | (entries - high) | any_descending(second, begin, end)
     if sign >= 0:
         sign = any_outside(first, low, high, columns)
@@ -114,6 +116,8 @@ def csc(
         for k in range(rows * width):
             out[k] = 0.0
         low, high = int(second[0]), int(second[columns])
+        # ``sign`` is negative if one of its terms is, which means that a pointer or a
+        # row is outside of A. Otherwise the loop for one column needs no tests.
         sign = low | (entries - high) | any_descending(second, 0, columns)
         if sign >= 0:
             sign = any_outside(first, low, high, rows)
@@ -156,6 +160,7 @@ def coo(
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
+        # Negative if an entry is outside of A; else one column needs no tests.
         sign = any_outside(first, 0, entries, rows) | any_outside(
             second, 0, entries, columns
         )

@@ -57,9 +57,9 @@ def windows(
 
     A work item is ``tile`` rows of w and of ``c``; items ``begin`` to ``end`` are
     computed. The rows of w are copied to the scratch memory ``windows``, after the room
-    for packed operands. ``dimensions`` says where they are in ``x``: it has the extents
-    and strides of the batch, of the rows of w, and of its columns, as the comment above
-    says.
+    for packed operands. ``dimensions`` says where they are in ``x``: it has nine pairs
+    of an extent and a stride, one of the batch, four of the rows of w, and four of its
+    columns, outermost first.
 
     ``b`` is k x n. Rows of ``b`` and ``c`` are ``ldb`` and ``ldc`` elements apart;
     ``transpose_b`` is as in ``gemm.option``. An element is ``parts`` numbers, 2 if
@@ -75,6 +75,7 @@ def windows(
         # ``dimensions[COLUMNS + 6]``.
         copy_windows(x, own, first, last, dimensions, 3, dimensions[16], parts)
         target = c + first * ldc * parts
+        # The zeros: w is not transposed, and its product is not added to ``target``.
         multiply_by(
             lanes, windows, gemm, one, zero, own, b, target, last - first, n, k, k, ldb,
             ldc, 0, transpose_b, 0,
@@ -135,7 +136,7 @@ def window_sums(
             last = min_i64(first + tile, stop)
             copy_windows(source, own, first, last, dimensions, cut, count, parts)
             # The first tile overwrites the result (``beta`` and the last argument are
-            # 0), later ones are added to it.
+            # 0), later ones are added to it. w is transposed (1).
             multiply_by(
                 lanes, windows, gemm, one, beta, own, b + first * step * parts, target,
                 own_m, n, last - first, own_m, ldb, n, 1, transpose_b,
@@ -190,6 +191,7 @@ def windows_right(
         source = x + (problem * dimensions[PROBLEM_STEP] + first * stride) * parts
         copy_windows(source, own, 0, k, dimensions, cut, count, parts)
         own_n = count * inner
+        # The zeros: w is not transposed, and the product is not added to ``c``.
         multiply_by(
             lanes, windows, gemm, one, zero, a + problem * batch_stride_a * parts, own,
             c + (problem * m * n + first * inner) * parts, m, own_n, k, lda, own_n, n,

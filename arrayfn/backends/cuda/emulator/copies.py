@@ -93,6 +93,7 @@ def _cp_async(
     _check_aligned(shared, to, f.lanes)
     values = _read(array, at, f.lanes) if live else [0] * f.lanes
     check_unread(thread, shared, int(to), f.lanes, "is copied to")
+    # The last commit group is the one that further copies belong to.
     thread.copies[-1].append((shared, int(to), values))
 
 

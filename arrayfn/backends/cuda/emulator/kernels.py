@@ -187,8 +187,9 @@ def _run_cluster(
 def _advance(block: Sequence[Thread]) -> bool:
     """Resume the threads of a block that can go on; return whether any can.
 
-    First those whose mbarrier or flag has come, then warps whose lanes all stand at a
-    function of the warp. If there are none, the block passes its barrier.
+    First come threads whose wait for an mbarrier or a flag is over (such a thread
+    "waits alone"), then warps whose lanes all stand at a function of the warp. If there
+    are none, the block passes its barrier.
     """
     if _at_cluster_wait(block) or all(t.body is None for t in block):
         return False
@@ -290,6 +291,7 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
         return True
     if function.kind == "warp_barrier":
         block, number = warp[0].block, warp[0].index // WARP
+        # The number of barriers that each warp of the block has passed.
         block.warps[number] = block.warps.get(number, 0) + 1
         for thread in warp:
             thread.resume(None)

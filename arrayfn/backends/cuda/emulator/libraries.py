@@ -74,6 +74,7 @@ def _potrf(c: _Call) -> None:
     n, run = c["n"], c.function("potrf")
     a, status = c.columns("a", n, n), c.status()
     for k in range(c["matrices"]):
+        # ``clean=0`` leaves the other triangle as it was, like cuSOLVER.
         factor, status[k] = run(a[k], lower=1 - c["upper"], clean=0)
         a[k] = factor
 
@@ -276,6 +277,7 @@ def _convolve(provider: str, arguments: Arguments) -> None:
         output channels, channels, space.
         """
         order = [axis for role in roles[name] for axis in role]
+        # An array without groups has no axis for them: leave out the first count.
         extents = [*counts[name][arguments["groups"] == 1 :], *space[name]]
         shape = [extents[order.index(axis)] for axis in range(len(order))]
         pointer: Pointer = arguments[name]

@@ -72,6 +72,7 @@ def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
 def _matrix(parts: Array) -> Array:
     """Assemble an 8x8 matrix from a warp's fragment ``parts``, [lane, 2]."""
     matrix = np.empty((8, 8), parts.dtype)
+    # Lane k has two neighbours in row k // 4, which begin at column 2 * (k % 4).
     for i in range(2):
         matrix[_ROW, 2 * _COLUMN + i] = parts[:, i]
     return matrix

@@ -219,6 +219,7 @@ class GlobalMemory(Memory):
 
     def add(self, index: int, value: Any) -> None:
         """Add ``value`` to element ``index``; other threads may add to it as well."""
+        # No thread is the writer: only a plain write by any thread conflicts.
         self._written_by(index, _ADDING_THREADS)
         self.array[self.offset(index)] += value
 

@@ -48,10 +48,10 @@ class _Walk:
     """
 
     def __init__(self, assigned: set[str]) -> None:
-        self.assigned = assigned | {"range", "None"}
+        self.assigned = assigned | {"range", "None"}  # builtins that kernels read
         self.under: dict[str, set[str]] = {}
         """Names assigned where a condition holds, by the condition's text."""
-        self.found: list[str] = []
+        self.found: list[str] = []  # names that are read, but may be unassigned
 
     def suite(self, body: Iterable[ast.stmt]) -> bool:
         """Walk through statements; return whether control can reach their end."""

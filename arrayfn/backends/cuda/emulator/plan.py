@@ -242,5 +242,5 @@ def stored_dtype(dtype: str) -> str:
 def _unwritten(nbytes: int) -> Array:
     """Allocate ``nbytes`` of 0xFF, which count as unwritten, aligned as on a GPU."""
     memory = np.full(nbytes + 256, 0xFF, np.uint8)
-    start = -memory.ctypes.data % 256
+    start = -memory.ctypes.data % 256  # bytes to the next multiple of 256
     return memory[start : start + nbytes]

@@ -187,6 +187,8 @@ def _dsmem_store(
             f"block {block.index} sends to block {rank} of its cluster, which may not "
             "have begun to run: no cluster_wait stands before"
         )
+    # All blocks declare the same arrays, so ``key`` finds the array in the other block,
+    # and ``line`` its mbarriers.
     (key,) = (key for key, memory in block.shared.items() if memory is array)
     target = block.cluster[int(rank)].shared_array(key, f, f.name, array.array.size)
     # The value may arrive at once, so a thread there that still reads may see it. It is

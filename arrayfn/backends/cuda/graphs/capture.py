@@ -49,7 +49,7 @@ def set_dependencies(stream: int, nodes: Sequence[int]) -> None:
     status = gpu.library.cuStreamUpdateCaptureDependencies_v2(
         ctypes.c_void_p(stream),
         (ctypes.c_void_p * max(1, len(nodes)))(*nodes),
-        None,
+        None,  # edge data: ordinary dependencies
         ctypes.c_size_t(len(nodes)),
         SET_DEPENDENCIES,
     )

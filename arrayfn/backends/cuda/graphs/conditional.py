@@ -94,8 +94,8 @@ class ConditionalNodes:
             ctypes.byref(handle),
             ctypes.c_void_p(graph),
             ctypes.c_void_p(self._gpu.context),
-            0,
-            0,
+            0,  # the condition at launch, which flags would have to ask for
+            0,  # flags
         )
         self._check(status)
         return handle.value
@@ -230,7 +230,7 @@ class ConditionalNodes:
             ctypes.byref(node),
             ctypes.c_void_p(graph),
             (ctypes.c_void_p * max(1, len(nodes)))(*nodes),
-            None,
+            None,  # edge data: ordinary dependencies
             ctypes.c_size_t(len(nodes)),
             ctypes.byref(parameters),
         )
@@ -248,6 +248,7 @@ class ConditionalNodes:
             self._streams.append(self._gpu.new_stream())
         stream = self._streams[self._depth]
         self._depth += 1
+        # The graph is empty, so there are no nodes to depend on.
         status = self._library.cuStreamBeginCaptureToGraph(
             stream, graph, None, None, ctypes.c_size_t(0), CAPTURE_RELAXED
         )

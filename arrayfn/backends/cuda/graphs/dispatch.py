@@ -183,7 +183,7 @@ class SegmentDispatch:
     def _publish(self, plans: dict[bytes, Plan]) -> None:
         """Let the entry run ``plans``, each for the addresses that are its key."""
         assert self._entry is not None
-        self._calls_allowed = 0
+        self._calls_allowed = 0  # calls that the entry runs before it asks Python again
         self._entry.publish(plans)
 
 

@@ -203,5 +203,6 @@ def copy_ptx(unit: int) -> str:
 
 def copy_parts_ptx(parts: int) -> str:
     """Return the PTX of a kernel that copies ``parts`` buffers in one launch."""
+    # The parameter is a table whose rows are target, source and bytes, 8 bytes each.
     text = _COPY_PARTS.replace("[BYTES]", f"[{24 * parts}]")
     return _HEAD + text.replace("UNIT;", f"{COPY_UNIT};")

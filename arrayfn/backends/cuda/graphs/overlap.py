@@ -105,8 +105,9 @@ class OverlappingLaunches:
             return
         gpu, events, captured = self._gpu, iter(self._events), iter(graphs)
         for launch in self._launches:
-            if launch.waits_for >= 0:
-                gpu.wait_for_event(stream, self._events[launch.waits_for][1])
+            if launch.waits_for >= 0:  # the number of a concurrent group
+                _, end = self._events[launch.waits_for]
+                gpu.wait_for_event(stream, end)
             if launch.concurrent:
                 before, after = next(events)
                 collectives = collective_stream()
@@ -124,7 +125,8 @@ class OverlappingLaunches:
                 for node in launch.nodes:
                     self._walk.enqueue(node, stream)
         if self._events:
-            gpu.wait_for_event(stream, self._events[-1][1])
+            _, last_end = self._events[-1]
+            gpu.wait_for_event(stream, last_end)
 
     def _run_together(self, stream: int) -> None:
         """Enqueue each node when all members are here; then decide what overlaps."""
@@ -157,7 +159,7 @@ def collective_stream() -> int:
 def plan_launches(
     encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any
 ) -> list[Launch]:
-    """The segments and groups of ``nodes``, in the order in which they are enqueued.
+    """Return the segments and groups of ``nodes``, in the order of enqueuing.
 
     ``addresses`` are those of the buffers in one call: which of them overlap is the
     same in all calls.
@@ -166,6 +168,8 @@ def plan_launches(
     accesses = [_accesses(encoded, step, addresses) for step in steps]
     is_large = [_is_large(encoded, step) for step in steps]
     order = _grouped(steps, accesses, is_large)
+    # For each group of collectives, by its place in ``order``: the place of the first
+    # later step that accesses its arrays.
     ends = {
         k: next(
             (
@@ -206,12 +210,14 @@ def _grouped(
     accesses: Sequence[Sequence[Access]],
     is_large: Sequence[bool],
 ) -> list[tuple[int, ...]]:
-    """The numbers of ``steps`` in the order in which they are enqueued.
+    """Return the numbers of ``steps`` in the order in which they are enqueued.
 
-    Collectives of a group are together, after the last of them; each other step is
-    alone. NCCL needs less time and fewer multiprocessors for larger groups, but nothing
-    hides the last one. So a group gets half of the bytes that come after it, and may
-    delay its first collective by half of the large steps.
+    A tuple is a group of collectives, at the place of the last of them, or a single
+    other step. ``accesses`` and ``is_large`` belong to the steps by number.
+
+    NCCL needs less time and fewer multiprocessors for larger groups, but nothing hides
+    the last one. So a group gets half of the bytes that come after it, and may delay
+    its first collective by half of the large steps.
     """
     order: list[tuple[int, ...]] = []
     group: list[int] = []
@@ -260,8 +266,13 @@ def _continues(
 def _bytes_read(
     accesses: Sequence[Sequence[Access]], steps: Sequence[int]
 ) -> Iterator[int]:
-    """The bytes that each of ``steps`` reads from each of its operands."""
-    return (e - b for k in steps for b, e, writes in accesses[k] if not writes)
+    """Yield the bytes that each of ``steps`` reads from each of its operands.
+
+    ``steps`` are numbers. ``accesses`` has the ranges of addresses of each step.
+    """
+    return (
+        end - begin for k in steps for begin, end, writes in accesses[k] if not writes
+    )
 
 
 def _depend(accesses: Sequence[Sequence[Access]], first: int, second: int) -> bool:
@@ -303,7 +314,7 @@ def _is_large(encoded: EncodedPlan, step: Node) -> bool:
 
 
 def _accesses(encoded: EncodedPlan, step: Node, addresses: Any) -> tuple[Access, ...]:
-    """The memory that ``step`` accesses; all of it for a loop or a branch."""
+    """Return the memory that ``step`` accesses; all of it for a loop or a branch."""
     if isinstance(step, (NativeRun, HostCall)):
         return encoded.accesses(step, addresses)
     return (ALL_MEMORY,)

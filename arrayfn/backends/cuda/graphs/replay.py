@@ -175,8 +175,8 @@ def graph_or_launches(
     launches = _RecordedLaunches()
     nodes = _chain(graph.handle, max_launches)
     if nodes and all(map(launches.add, nodes)):
-        return plan.variant(launches.steps, (), (graph, launches))
-    return plan.variant(graph.launch(), (), graph)
+        return plan.variant(launches.steps, slots=(), kept=(graph, launches))
+    return plan.variant(graph.launch(), slots=(), kept=graph)
 
 
 def _chain(graph: int, max_nodes: int) -> list[int]:
@@ -265,7 +265,7 @@ class _RecordedLaunches:
             attribute_count=count,
         )
         self._kept += [config, attributes]
-        function = kernel.function or kernel.kernel
+        function = kernel.function or kernel.kernel  # the driver sets one of the two
         launch = ctypes.addressof(config), function, kernel.parameters
         return Recorded(StepKind.RECORDED, *launch)
 

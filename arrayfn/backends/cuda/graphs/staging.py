@@ -126,12 +126,13 @@ class Staging:
         graph = CapturedGraph(device().capture(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
-        return plan.variant(graph.launch(updates), slots, self)
+        return plan.variant(graph.launch(updates), slots, kept=self)
 
     def _allocate(self, addresses: Any) -> Any:
         """Allocate staging buffers and memory for temporaries.
 
-        Returns a copy of ``addresses`` that has their addresses.
+        Returns a copy of ``addresses`` that has their addresses. The temporaries' is
+        the last one. Buffers with the same ``root`` share a staging buffer.
         """
         gpu = device()
         buffers = *self._arguments, *self._results
@@ -168,7 +169,8 @@ class Staging:
         for row, b in zip(table, buffers, strict=False):
             row[nbytes] = b.nbytes
             row[staging] = staged[b.buffer]
-            slots.append((row[own:].ctypes.data, b.buffer, 0))
+            own_address = row[own:].ctypes.data  # where in the table it is written
+            slots.append((own_address, b.buffer, 0))
         largest = max((b.nbytes for b in buffers), default=0)
         blocks_per_buffer = np.array(
             [min(_MAX_BLOCKS, max(1, largest // _BLOCK_BYTES))], np.int32

@@ -253,6 +253,7 @@ class CapturingWalk(Walk):
         In the graph the kernel waits only for the step that writes the scalar.
         """
         kind, address = condition.scalar
+        # (begin, end, whether it is written)
         accesses = ((address, address + _SCALAR_BYTES[kind], False),)
         arguments = condition.handle, condition.scalar, condition.last
         steps.add(accesses, partial(self.graph.set_condition, stream, *arguments))
@@ -289,6 +290,7 @@ class CapturingWalk(Walk):
         seconds = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
+        # The loop's memory number 0 is the counter, number 1 + k is for slice k.
         counter = self.encoded.loop_memory(node, 0, _COUNTER_BYTES)
         # ``size`` is the bytes from the lowest to the highest slice of an iteration of
         # the WHILE node (``for size in [...]`` only names the value).
@@ -341,6 +343,7 @@ class CapturingWalk(Walk):
         second = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
+        # The conditions are 0 or 1, like the predicate.
         outer = _Condition(self.graph.create_handle(stream), flag, 1)
         self.graph.set_condition(stream, outer.handle, flag, 1)
 

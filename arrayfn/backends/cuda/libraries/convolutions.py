@@ -95,8 +95,9 @@ class _Convolution:
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:
         """Build the graph of the convolution that ``provider`` names; choose a plan.
 
-        ``p`` has the kernel's integers. Raises an exception of ``cudnn.refusals()`` if
-        cuDNN does not support the convolution.
+        A ``provider`` is "convolution_output_f32", for example; "_tf32" after it allows
+        tensor cores, "_any" sums in any order. ``p`` has the kernel's integers. Raises
+        an exception of ``cudnn.refusals()`` if cuDNN does not support the convolution.
         """
         _, result, short, *more = provider.split("_")
         library = cudnn.library()
@@ -191,7 +192,10 @@ class _Convolution:
         space = self._space(index)
 
         def run(stream: int) -> int:
-            """Enqueue the plan on ``stream``; return 0 for success."""
+            """Enqueue plan number ``index`` on ``stream``; return 0 for success.
+
+            ``addresses`` are those of the arrays, ``space`` is the plan's workspace.
+            """
             self._run(stream, addresses, index, space)
             return 0
 
@@ -241,7 +245,8 @@ class _Convolution:
     def enqueue(self) -> Callable[..., None]:
         """Return a function that enqueues the convolution on a stream.
 
-        It is called with the stream, and the addresses of the arrays ``names``.
+        It is called with the stream, and the addresses of the arrays ``names``. The
+        plan is number ``index`` of the graph's plans.
         """
 
         def enqueue(stream: int, *addresses: int) -> None:

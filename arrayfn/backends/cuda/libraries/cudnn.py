@@ -134,7 +134,10 @@ class _Graph:
         space = workspace(graph.get_workspace_size())
 
         def enqueue(stream: int, *addresses: int) -> None:
-            """Enqueue the graph on ``stream``, for arrays at ``addresses``."""
+            """Enqueue the graph on ``stream``, for arrays at ``addresses``.
+
+            They belong to ``tensors`` in order. ``space`` is cuDNN's scratch memory.
+            """
             tensor_addresses: Mapping[Any, int] = dict(
                 zip(tensors, addresses, strict=True)
             )

@@ -222,7 +222,10 @@ class _Factors:
             self._call("cudssConfigDestroy", self._config)
 
     def has_positions_of(self, arrays: Sequence[Array]) -> bool:
-        """Whether the matrix ``arrays`` has the same positions, and the same dtype."""
+        """Whether the matrix ``arrays`` has the same positions, and the same dtype.
+
+        ``arrays`` are the matrix's data, indices and indptr, as in ``self.arrays``.
+        """
         pairs = zip(self.arrays[1:], arrays[1:], strict=True)
         is_of_dtype = self.arrays[0].dtype == arrays[0].dtype
         return is_of_dtype and all(np.array_equal(x, y) for x, y in pairs)
@@ -287,7 +290,7 @@ class _Factors:
         random = np.random.default_rng(0).standard_normal(self._size)
         side = random.astype(data.dtype)
         b, x = device_put(side), device_put(np.zeros_like(side))
-        self._set(_SOLVE_MODE, 0)
+        self._set(_SOLVE_MODE, 0)  # with the CSR matrix of these arrays: the transpose
         self._execute(_SOLUTION, b.pointer, x.pointer, self._size)
         rows = np.repeat(np.arange(self._size), np.diff(indptr))
         products = np.zeros_like(side)

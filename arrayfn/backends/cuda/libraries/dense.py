@@ -169,6 +169,7 @@ def each_matrix(
         with workspaces.allocated() as work:
             for matrix in zip(*arrays, strict=True):
                 run(*arguments(work, *matrix))
+                # The next matrix uses the same memory on the host.
                 workspaces.release()
 
     return Call(enqueue, tuple(matrix_bytes), capturable)
@@ -185,16 +186,18 @@ class PointerTables:
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:
-        """Return the address of the table for an array at ``address``.
+        """Return the table of the addresses of all matrices of an array, on the GPU.
 
-        Its matrices are ``step`` bytes apart. The tables used last are cached, since an
-        array is at a few addresses in rotation.
+        The array's ``self.matrices`` matrices begin at ``address``, and are ``step``
+        bytes apart. The tables used last are cached, since an array is at a few
+        addresses in rotation.
         """
         key = address, step
         known = self._tables.get(key)
         if known is None:
             if len(self._tables) >= _TABLES:
-                device().free(self._tables.popitem(last=False)[1])
+                _, oldest = self._tables.popitem(last=False)
+                device().free(oldest)
             matrices = address + step * np.arange(self.matrices, dtype=np.int64)
             known = device().allocate(matrices.nbytes)
             device().copy_in(known, matrices.ctypes.data, matrices.nbytes)

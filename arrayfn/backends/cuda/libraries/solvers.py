@@ -120,10 +120,13 @@ def reflections(dtype: str, integers: Mapping[str, int]) -> Call:
 
         def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
             """Enqueue one call for all matrices."""
-            tables_of = tables.table(a, sizes["a"]), tables.table(tau, sizes["tau"])
+            a_table, tau_table = (
+                tables.table(a, sizes["a"]),
+                tables.table(tau, sizes["tau"]),
+            )
             info = ctypes.byref(ctypes.c_int())  # on the host: are arguments valid?
             run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
-            run(rows, columns, tables_of[0], rows, tables_of[1], info, matrices)
+            run(rows, columns, a_table, rows, tau_table, info, matrices)
 
         return Call(all_at_once, tuple(sizes), capturable=False)
     function = f"cusolverDn{element.letter}geqrf"
@@ -175,14 +178,15 @@ def small_triangular(dtype: str, integers: Mapping[str, int]) -> Call:
     # the right (side 1), and columns are rows. The operation on A is the same.
     triangle = _UPPER if p["lower"] else _LOWER
     options = p["left"], triangle, p["transpose"], p["unit"], columns, rows
-    steps = n * n * element.size, rows * columns * element.size
+    # Bytes from one matrix to the next.
+    a_step, b_step = n * n * element.size, rows * columns * element.size
     tables = PointerTables(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
         """Enqueue one call for all matrices."""
-        run, alpha = BLAS.routine(function, stream), one.ctypes.data
-        pair = tables.table(a, steps[0]), tables.table(b, steps[1])
-        sizes = (ctypes.c_void_p(alpha), pair[0], n, pair[1], columns, matrices)
-        run(*options, *sizes)
+        run, alpha = BLAS.routine(function, stream), ctypes.c_void_p(one.ctypes.data)
+        a_table, b_table = tables.table(a, a_step), tables.table(b, b_step)
+        # ``n`` and ``columns`` are the leading dimensions.
+        run(*options, alpha, a_table, n, b_table, columns, matrices)
 
     return Call(all_at_once, ("a", "b"), capturable=False)

@@ -89,13 +89,14 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     )
     if not waits:
         workspaces.shared = workspace(workspaces.nbytes)
+    # One call for the arrays as a whole.
     return each_matrix(
         SOLVER,
         _BATCH,
-        1,
-        _WHOLE_ARRAYS,
-        arguments,
-        workspaces,
+        matrices=1,
+        matrix_bytes=_WHOLE_ARRAYS,
+        arguments=arguments,
+        workspaces=workspaces,
         capturable=not waits,
     )
 
@@ -119,6 +120,7 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
     workspaces = Workspaces(elements * element.size)
+    # One call for the arrays as a whole.
     return each_matrix(SOLVER, function, 1, _WHOLE_ARRAYS, arguments, workspaces)
 
 
@@ -204,7 +206,10 @@ class _Svd:
         def arguments(
             work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
         ) -> tuple[Any, ...]:
-            """Return the function's arguments for arrays at these addresses."""
+            """Return the function's arguments for arrays at these addresses.
+
+            The workspace at ``work`` has ``elements``; ``last`` are its last arguments.
+            """
             return *arrays(a, s, u, v), work, elements, info, *last
 
         elements = workspace_elements(
@@ -247,7 +252,11 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
     kind, real = p.element.type, p.element.real_type
 
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
-        """Return the arguments that gesvdp and its query have in common."""
+        """Return the arguments that gesvdp and its query have in common.
+
+        ``kind`` and ``real`` are the cudaDataTypes of ``a`` and of ``s``. gesvdp
+        computes min(m, n) singular vectors if ``econ`` is 1, else all.
+        """
         econ = 1 - p.full
         shape = (p.vectors, econ, m, n)
         return (*shape, kind, a, m, real, s, kind, u, m, kind, v, n, kind)

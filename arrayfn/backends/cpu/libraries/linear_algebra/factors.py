@@ -221,7 +221,7 @@ def getrf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
 
 def gelqf_arguments(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     """Return the first arguments of ``qr`` for ``dtype``: up to ``parts``."""
-    names = "gelqf", "orglq/unglq"
+    names = "gelqf", "orglq/unglq"  # of real and of complex dtypes
     return *addresses(dtype, *names, library=library), parts_of(dtype)
 
 

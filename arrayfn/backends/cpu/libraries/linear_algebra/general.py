@@ -147,6 +147,7 @@ def unpack(
             for k in range(n):
                 target[2 * k] = first[k]
                 target[2 * k + 1] = first[n + k]
+                # The conjugate, which is the next eigenvector.
                 target[2 * (n + k)] = first[k]
                 target[2 * (n + k) + 1] = -first[n + k]
             row += 2
@@ -175,6 +176,7 @@ def eigvals(
     step = n * n * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
+        # ``work`` also stands for the array of eigenvectors, which is not used.
         geev(
             geev_function, NONE, parts, copied, w + item * 2 * n, work, split_values,
             work, n, lwork,
@@ -292,6 +294,7 @@ def svdvals(
     step = rows * columns * parts
     for item in range(begin, end):
         copy(copied, x + item * step, step)
+        # ``work`` also stands for the arrays of singular vectors, which are not used.
         gesdd(
             gesdd_function, NONE, parts, copied, s + item * min_i64(rows, columns),
             work, work, work, real_work, integer_work, rows, columns, columns, lwork,
@@ -317,6 +320,7 @@ def hessenberg(
     """
     for item in range(begin, end):
         own = taus + item * (n - 1) * parts
+        # 1 and n are LAPACK's ilo and ihi: all rows and columns are reduced.
         fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, lwork)
 
 

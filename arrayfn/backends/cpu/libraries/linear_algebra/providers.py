@@ -62,7 +62,8 @@ def with_large(
 
     Both call ``kernel``: the first with functions of the BLAS that uses one thread, the
     second with those of the threaded BLAS. ``leading_arguments(dtype, library)``
-    returns the kernel's first arguments.
+    returns the kernel's first arguments. ``unjitted(arguments, items)`` computes the
+    same by NumPy.
     """
 
     def single_arguments(dtype: str) -> tuple[int, ...]:
@@ -74,5 +75,7 @@ def with_large(
         return leading_arguments(dtype, threaded_blas())
 
     single = Provider(kernel, single_arguments, unjitted, uses_blas=True)
-    large = Provider(kernel, large_arguments, unjitted, True, uses_threaded_blas=True)
+    large = Provider(
+        kernel, large_arguments, unjitted, uses_blas=True, uses_threaded_blas=True
+    )
     return {name: single, f"{name}_large": large}

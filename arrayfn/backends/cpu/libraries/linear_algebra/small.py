@@ -101,11 +101,13 @@ def small_cholesky(
                             * column[other * GROUP + member]
                         )
                         own[at] = own[at] - x
+        # Zeros right of the diagonal.
         for row in range(n):
             for k in range((row * n + row + 1) * GROUP, (row * n + n) * GROUP):
                 own[k] = 0.0
         write_group(matrices, own, n * n, count)
         for member in range(count):
+            # A factor's diagonal is positive; a NaN there fails the comparison, too.
             is_factor = True
             for k in range(n):
                 is_factor = is_factor & (own[(k * n + k) * GROUP + member] > 0.0)
@@ -345,8 +347,8 @@ def reflect(
 
     The matrices have ``rows`` rows and ``columns`` columns: element (i, j) of matrix m
     is ``x[(i * columns + j) * GROUP + m]``. Columns from ``first`` on and rows from
-    ``k`` on are changed. The reflection is I - tau v v^T,
-    with v in ``column``, but for element ``k`` of v, which is 1. ``total`` is scratch.
+    ``k`` on are changed. The reflection is I - tau v v^T, with v in ``column``, but for
+    element ``k`` of v, which is 1. ``total`` is scratch.
     """
     for other in range(first, columns):
         target = x + other * GROUP

@@ -138,7 +138,8 @@ def tridiagonal_eigh(
     products are the eigenvectors of the matrix. ``w`` gets the eigenvalues; ``e`` is
     scratch for the off-diagonal. ``sytrd`` and ``stedc`` are LAPACK's functions. An
     element is ``parts`` numbers, 2 if complex. ``lwork``, ``lrwork`` and ``liwork`` are
-    the sizes of the workspaces. Nothing is done unless ``begin`` < ``end``.
+    the sizes of the workspaces. Nothing is done unless ``begin`` < ``end``. If the
+    matrix is not finite, or stedc fails, the results are NaN.
     """
     size = n * n * parts
     if begin < end:

@@ -60,6 +60,8 @@ def triangular_solve(
     element is ``parts`` numbers, 2 if complex.
     """
     n = rows if left != 0 else columns
+    # BLAS reads row-major matrices as their transposes: a lower triangle as an upper
+    # one, and ``op(A) X`` as ``X^T op(A)^T``, with A on the right.
     triangle = UPPER if lower != 0 else LOWER
     diagonal = UNIT if unit != 0 else NONE
     if left != 0 and columns == 1 and transpose < 2:
@@ -93,6 +95,7 @@ def triangular_solve(
                 skipped = 0
                 if skips:
                     skipped = zero_rows(sides, rows, columns * parts, width * parts)
+                # From the diagonal element (skipped, skipped) on.
                 matrix = matrix + skipped * (n + 1) * parts
                 sides = sides + skipped * columns * parts
                 fortran(
@@ -121,13 +124,20 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
 
 
 def leading_arguments(dtype: str) -> tuple[int, ...]:
-    """Return the first arguments of ``triangular_solve``: up to ``parts``."""
+    """Return the first arguments of ``triangular_solve``, up to ``parts``.
+
+    They are the addresses of BLAS's trsm and trsv and of the number 1, and ``parts``.
+    """
     functions = addresses(dtype, "trsm", "trsv")
     return *functions, constant(dtype, 1), parts_of(dtype)
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:
-    """Solve all systems by NumPy; ``arguments`` has the arguments by name."""
+    """Solve all systems by NumPy; ``arguments`` has the arguments by name.
+
+    The solutions replace ``b``. A system is A X = B if ``left``, else X A = B. Each
+    system has ``chunks`` of the ``items``.
+    """
     if not items:
         return
     rows, columns = int(arguments["rows"]), int(arguments["columns"])
@@ -143,7 +153,7 @@ def unjitted(arguments: Mapping[str, Any], items: int) -> None:
             np.fill_diagonal(triangle, 1)
         if arguments["transpose"]:
             triangle = triangle.T
-        if arguments["transpose"] == 2:
+        if arguments["transpose"] == 2:  # conjugate transpose
             triangle = triangle.conj()
         if left:
             sides[...] = np.linalg.solve(triangle, sides)
