@@ -66,6 +66,7 @@ class _Builder:
     """Builds the nest of one group, equation by equation.
 
     Attributes:
+        operands, statements: those of the nest so far.
         own_names: names of values that are loaded at a second index.
         values: the scalar of each Var at the current index.
         levels, stages: the level and stage of each Var's scalar.

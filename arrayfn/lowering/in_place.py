@@ -41,8 +41,9 @@ class Storage:
     """Which array's memory each Var is stored in: its own, or another Var's."""
 
     def __init__(self) -> None:
+        # The Var that each Var was put into, which may be in another one itself.
         self._in: dict[Var, Var] = {}
-        self._fixed_results: set[Var] = set()
+        self._fixed_results: set[Var] = set()  # see ``keeping``
 
     def of(self, var: Var) -> Var:
         """Return the Var in whose memory ``var`` is stored: itself, or another one."""

@@ -55,6 +55,7 @@ class _Planner:
     """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls.
 
     Attributes:
+        storage: says in whose memory each Var is stored.
         buffers: the buffers so far.
         numbers: the index in ``buffers`` of each array that has a buffer.
         counts: how many buffers of each kind there are.

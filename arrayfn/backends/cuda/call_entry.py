@@ -70,9 +70,9 @@ class CallEntry:
         self._outputs = (Output * len(results))(
             *(Output(id(r.type), r.buffer, r.free_list) for r in results)
         )
-        self._recorded: tuple[object, ...] = ()
+        self._recorded: tuple[object, ...] = ()  # what ``publish`` keeps alive
         self.plan: Plan | None = None
-        self._kept = inputs, results
+        self._kept = inputs, results  # kept alive: the tables have ids of their types
         self._call = Call(
             array_type=id(DeviceArray),
             false=id(False),

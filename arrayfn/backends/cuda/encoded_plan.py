@@ -72,6 +72,7 @@ class EncodedPlan:
 
         ``arena`` is the index of the arena in the array of buffers' addresses.
         """
+        # Addresses by id of the LoopNode and number: see ``loop_memory``.
         self._loop_memory: dict[tuple[int, int], int] = {}
         plan, gpu = compiled.plan, device()
         self._gpu = gpu
@@ -86,10 +87,12 @@ class EncodedPlan:
         self._steps: list[runner.Step] = []
         self._accesses: list[StepAccesses] = []  # of ``_steps``, by number
         self._kept: list[object] = []  # memory that ``_steps`` point to
-        self._has_products = False
+        self._has_products = False  # whether some steps are products by cuBLASLt
         self.has_collectives = False
+        # The member of a mesh that this plan is loaded for, or None.
         self._member = LOADING.member
         self.lockstep = Lockstep() if self._member is None else self._member.lockstep
+        # By buffer of a loop's slice: its offset and stride in bytes.
         self._slice_steps = dict(_slice_steps(plan.steps))
         # The memory of all slots. Steps hold their addresses, so it must not move: it
         # is large enough for a slot of each argument.
@@ -110,6 +113,7 @@ class EncodedPlan:
         self.plan = Plan(functions, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.allow_early_launches()
+        # ``launch`` selects the steps of this plan that it runs.
         self._partial_plan = self.plan.variant(self._steps)
         # A GPU's queue may be full until another member's thread has enqueued its part,
         # so that thread must be able to run meanwhile.

@@ -144,6 +144,10 @@ class TimedWalk(Walk):
         events: Events,
         numbers: Mapping[object, int],
     ) -> None:
+        """Prepare to record ``events``.
+
+        ``numbers`` is what ``step_numbers`` returns: the step's number of each node.
+        """
         super().__init__(encoded, addresses)
         self.events = events
         self.numbers = numbers

@@ -75,7 +75,7 @@ class Expressions(Emitter):
         self.path = routine.module["__file__"]
         self.externals = externals
         self.locals: dict[str, Any] = {}  # the types of variables
-        self.result: Any = int
+        self.result: Any = int  # the type of the routine's result
         self.loops: list[tuple[str, str]] = []
 
     def error(self, node: ast.AST, message: str) -> NativeSyntaxError:

@@ -76,6 +76,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         readable: bool,
         threads: int,
     ) -> None:
+        """Begin without text; ``threads`` are the threads of a block."""
         super().__init__(loop, name, storage, names, readable=readable)
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."

@@ -150,9 +150,14 @@ class _CudaLowering(Lowering):
         gpu: GpuConfig,
         options: Options,
     ) -> None:
+        """Begin without kernels and steps, as ``Lowering`` does.
+
+        ``gpu`` has the GPU's numbers, which schedules depend on.
+        """
         super().__init__(program, donated, options)
         self.gpu = gpu
         self.redirectable: dict[int, RedirectableCall] = {}
+        """Calls of this block that may write elsewhere, by the ``id`` of their step."""
         self.pairs: dict[Equation, Equation] = {}
         """For each of two pooling equations that one kernel computes: the other."""
         self.computed_pools: set[Equation] = set()

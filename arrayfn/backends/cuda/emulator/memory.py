@@ -154,6 +154,10 @@ class GlobalMemory(Memory):
     running: Any = None  # the thread that runs, of any kernel
 
     def __init__(self, pointer: Pointer, name: str, accesses: Accesses) -> None:
+        """Begin at ``pointer``; ``accesses`` records who wrote and read elements.
+
+        Arguments with the same memory share ``accesses``.
+        """
         super().__init__(pointer.array, name, pointer.start)
         self.accesses = accesses
 
@@ -298,7 +302,7 @@ class SharedMemory(Memory):
     def __init__(self, array: Array, name: str, block: Any) -> None:
         super().__init__(array, name)
         self.block = block
-        # The last access of each kind to each element.
+        # The last access of each kind to each element, by its index.
         self.written: dict[int, _Access] = {}
         self.read: dict[int, _Access] = {}
         self.added: dict[int, _Access] = {}

@@ -81,7 +81,7 @@ class OverlappingLaunches:
         self._walk = walk
         self._launches: list[Launch] | None = None  # None before the first run
         self._events: list[tuple[ctypes.c_void_p, ctypes.c_void_p]] = []
-        """Before and after each concurrent group."""
+        """The events before and after each concurrent group."""
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():

@@ -99,7 +99,7 @@ class Staging:
         self._arguments = arguments
         self._results = results
         self._arena = arena
-        self._kept: list[object] = []
+        self._kept: list[object] = []  # memory that captured graphs point to
 
     def capture(
         self, addresses: Any, plan: Plan, enqueue: Callable[[Any, int], None]

@@ -131,6 +131,7 @@ class EpilogueMatcher:
     """
 
     def __init__(self, nest: Nest, number: int, call: LibraryCall) -> None:
+        """Find the statement that computes each value, and those that read it."""
         self.nest = nest
         self.call = call
         self.dtype = nest.operands[number].dtype
@@ -149,6 +150,7 @@ class EpilogueMatcher:
         self.loads = [
             s for s in nest.statements if isinstance(s, Load) and s.operand == number
         ]
+        """The loads of the product."""
 
     def matches(self) -> list[tuple[Epilogue, Value]]:
         """Return the epilogues that the nest's first statements form, shortest first.
