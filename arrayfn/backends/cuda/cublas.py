@@ -94,7 +94,7 @@ class _Descriptors:
     """cuBLASLt's descriptors of a product, for any algorithm.
 
     ``operation`` describes the product, ``layouts`` its matrices; ``factors`` are alpha
-    and beta.
+    and beta. Operands are aligned to ``alignment`` bytes.
     """
 
     form: Form

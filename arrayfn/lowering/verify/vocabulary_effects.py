@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a device function, in the state before it."""
+    """The call ``node`` of a device function; ``state`` is the state before it."""
 
     interpreter: Interpreter
     function: DeviceFunction

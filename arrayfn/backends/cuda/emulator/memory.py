@@ -132,6 +132,7 @@ class Accesses:
     """
 
     writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
+    """The last writer of each element."""
     readers: dict[int, int] | None = None
     """The block that read each element, -1 for several; None without grid barriers."""
     last_readers: dict[int, Accessor] | None = None
@@ -375,7 +376,7 @@ class SharedMemory(Memory):
 class Mbarrier:
     """An mbarrier: the bytes it expects, the copies in flight, the phases completed.
 
-    A copy in flight is (shared array, first element, values).
+    ``arriving`` has the copies in flight as (shared array, first element, values).
     """
 
     expected: int = 0

@@ -6,6 +6,13 @@ singular vectors of such a matrix are equal. To be positive definite, the matrix
 divided by its largest sum of magnitudes in a column, and 5/4 is added to the diagonal:
 the eigenvalues are then between 1/4 and 9/4, and small ones lose no precision. The
 eigenvalues of the matrix itself are its Rayleigh quotients with the eigenvectors.
+
+Besides the variables of ``ColumnLayout``, the lines of the kernel share these:
+
+* ``n``: the rows of a matrix; ``begin``: the offset of the block's matrix in its array.
+* ``loaded``: registers for the thread's elements of the matrix, on their way to shared
+  memory.
+* ``spare``: where the half of ``columns`` that does not have the vectors begins.
 """
 
 from __future__ import annotations

@@ -313,8 +313,9 @@ barrier()"""
     def ranked(self, count: str, before: str, after: str) -> str:
         """Return lines that rank ``xx`` and ``yy`` among the numbers of all pairs.
 
-        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Equal
-        numbers, and NaNs, rank in the order of columns.
+        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers.
+        ``both`` says whether the group's pair has a second column. Equal numbers, and
+        NaNs, rank in the order of columns.
 
         Args:
             count: The expression of the number of columns.

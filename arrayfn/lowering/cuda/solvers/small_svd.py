@@ -8,6 +8,15 @@ A column that is shorter than rounding errors has no meaningful direction. Missi
 vectors are made by Gram-Schmidt instead: from the unit vector that is the farthest from
 the vectors so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, "The loss
 of orthogonality in the Gram-Schmidt orthogonalization process", 2005).
+
+Besides the variables of ``ColumnLayout`` and the integers ``_INTEGERS``, the lines of
+the kernel share these:
+
+* ``begin``: the offset of the block's matrix in its array, later in that of vectors.
+* ``scale``: the matrix's largest element, by which it is divided.
+* ``failed``: whether the iteration did not converge, or the matrix has a NaN.
+* ``known``: the number of columns whose direction is known.
+* ``spare``: where the half of ``columns`` that has the far side's vectors begins.
 """
 
 from __future__ import annotations
