@@ -78,6 +78,10 @@ class Signature:
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:
+        """Read signature ``number`` of the bundle, for calls on ``backend``.
+
+        Raises BundleError for files that are not understood.
+        """
         self._contents = contents
         self._number = number
         self._backend = backend
@@ -92,8 +96,8 @@ class Signature:
         self._donated = donated_of(
             folder, description["donated"], self._in_tree.num_leaves
         )
-        self._compiled: dict[str, Compiled] = {}
-        self._open: OpenText | None = None
+        self._compiled: dict[str, Compiled] = {}  # by the open sizes, as text
+        self._open: OpenText | None = None  # the text with open sizes, if it has some
         if "open" in description:
             try:
                 self._open = open_text_from(self._text, description["open"])

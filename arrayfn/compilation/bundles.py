@@ -155,7 +155,7 @@ class _Arrays:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.types: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of arrays, by dtype and hash
 
     def add(self, array: Any) -> int:
         """Add ``array``, unless an equal one is there; return its number."""
@@ -249,6 +249,7 @@ class Bundle:
     def __init__(self, loaded: Sequence[Signature], arrays: dict[str, Any]) -> None:
         self.arrays = arrays
         self._loaded = tuple(loaded)
+        # The function for arguments of a structure and types, once it was called.
         self._by_types: dict[Any, Compiled] = {}
 
     @override

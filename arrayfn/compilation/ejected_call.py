@@ -191,6 +191,7 @@ class Recorder:
         step: KernelCall,
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
+        """Copy the memories before the call; ``call`` becomes the recorded call."""
         arguments: list[Argument] = []
         self._keepalive = [pointer[0] for pointer in pointers if pointer is not None]
         arrays = [

@@ -96,13 +96,15 @@ class Jitted(Generic[P, R]):
     def __init__(self, compiler: Compiler) -> None:
         functools.update_wrapper(self, compiler.function)
         self._compiler = compiler
-        self._cache: dict[Key, CompiledSignature] = {}
+        self._cache: dict[Key, CompiledSignature] = {}  # the signatures so far
         self._asks_mesh = False  # whether a signature asked for the mesh of set_mesh
         # Shortcuts to the last signature's executable. They give an int, and not
         # results, for arguments of other types; the second takes (args, kwargs).
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        # The same function with more checks, by all kinds of checks that it has.
         self._checked: dict[frozenset[str], Jitted[P, R]] = {}
+        # Functions of the values of Refs: see ``_call_with_refs``.
         self._by_refs: dict[Any, Jitted[..., Any]] = {}
         _all.add(self)
 

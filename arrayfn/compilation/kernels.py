@@ -225,7 +225,7 @@ def _body(
             lowered = jit(partial(operator, **static), device=backend).lower(*args)
             options = ", ".join(kernel.name for kernel in lowered.kernels)
     return Implementation(
-        BODY, backend, operator.name, "everywhere", options, None, is_taken
+        BODY, backend, operator.name, "everywhere", options, taken=is_taken
     )
 
 

@@ -97,6 +97,7 @@ class Processes:
         self.rank = int(self.world.Get_rank())
         self.size = int(self.world.Get_size())
         self.stopped = ""
+        # MPI's communicators of groups, by the ranks of their processes.
         self._groups: dict[tuple[int, ...], Any] = {}
 
     @cached_property
@@ -335,7 +336,7 @@ class ProcessMember:
         self.processes = processes
         self.mesh = mesh
         self.member = member
-        self._communicators: dict[str, MpiCommunicator] = {}
+        self._communicators: dict[str, MpiCommunicator] = {}  # by mesh axis
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Run the collective ``step`` with the other members along its mesh axis.

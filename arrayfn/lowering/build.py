@@ -157,7 +157,9 @@ class _Builder:
             copy = Var(atom.type)
             self.own_names[copy] = f"{self.name(atom)}_{len(self.operands)}"
             atom = copy
-        operand = ArrayOperand(read.base, atom.type.dtype, strides, offset, False)
+        operand = ArrayOperand(
+            read.base, atom.type.dtype, strides, offset, written=False
+        )
         self.operands.append(operand)
         self.loaded[key] = atom
         level = self.level_of_strides(strides)
@@ -363,7 +365,9 @@ class _Builder:
         """Add an operand and a statement that store ``var``."""
         ids = self.group.domain_axes[var]
         strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
-        self.operands.append(ArrayOperand(var, var.type.dtype, strides, offset, True))
+        self.operands.append(
+            ArrayOperand(var, var.type.dtype, strides, offset, written=True)
+        )
         level = self.levels[var]
         self.statements.append(
             Store(len(self.operands) - 1, self.values[var], level, self.stages[var])

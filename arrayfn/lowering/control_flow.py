@@ -93,7 +93,14 @@ def _scan(
     )
     results = list(equation.outputs)
     return LoopStep(
-        body, length, None, slices, carries, list(operands), results, outputs
+        body,
+        count=length,
+        predicate=None,
+        slices=slices,
+        carries=carries,
+        operands=list(operands),
+        results=results,
+        outputs=outputs,
     )
 
 
@@ -119,7 +126,14 @@ def _while_loop(
     )
     results = list(equation.outputs)
     return LoopStep(
-        body, None, results[-1], [], carries, list(operands), results, outputs
+        body,
+        count=None,
+        predicate=results[-1],
+        slices=[],
+        carries=carries,
+        operands=list(operands),
+        results=results,
+        outputs=outputs,
     )
 
 

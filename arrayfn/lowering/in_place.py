@@ -416,13 +416,13 @@ def _copy(source: Var, target: Var) -> NestStep:
         # The source may be a larger array, of which the value is the first part.
         (Axis(target.type.size, reduced=False),),
         (
-            ArrayOperand(source, dtype, (1,), 0, written=False),
-            ArrayOperand(target, dtype, (1,), 0, written=True),
+            ArrayOperand(source, dtype, strides=(1,), offset=0, written=False),
+            ArrayOperand(target, dtype, strides=(1,), offset=0, written=True),
         ),
         (
-            Load(value, 0, "element", 0),
-            Compute(result, identity, (value,), "element", 0, 0),
-            Store(1, result, "element", 0),
+            Load(value, 0, "element", stage=0),
+            Compute(result, identity, (value,), "element", stage=0, cost=0),
+            Store(1, result, "element", stage=0),
         ),
         ("copy",),
         "an initial value that is needed later",

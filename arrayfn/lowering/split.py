@@ -70,7 +70,9 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
     once = with_dependencies(nest.statements, stores, through_reductions=False)
     operands = [
-        ArrayOperand(p.array, p.array.type.dtype, C.strides(shape), 0, False)
+        ArrayOperand(
+            p.array, p.array.type.dtype, C.strides(shape), offset=0, written=False
+        )
         for p in partials
     ]
     return (
@@ -160,7 +162,7 @@ def combination(
         statements += [s for s in combined if s.stage == stage]
     statements += outer
     return Nest(
-        tuple(Axis(chunks, True) if k is None else nest.axes[k] for k in order),
+        tuple(Axis(chunks, reduced=True) if k is None else nest.axes[k] for k in order),
         tuple(operands),
         tuple(statements),
         computed(nest.primitives, statements),

@@ -241,7 +241,7 @@ def _cut(entry: slice, extent: int) -> Cut:
     low, high, step = entry.indices(extent)
     count = len(range(low, high, step))
     if count == 0:
-        return Cut(0, 0, 1, reverse=False)
+        return Cut(low=0, count=0, step=1, reverse=False)
     if step > 0:
         return Cut(low, count, step, reverse=False)
     # A negative step: begin with the last element, which has the smallest index.
@@ -277,7 +277,7 @@ def getitem(
     # First apply slices and numbers (which drop their axes), as views. Axes that arrays
     # index stay whole. Then gather along these axes.
     whole = [
-        Cut(0, n, 1, reverse=False) if is_array(entry) else entry
+        Cut(low=0, count=n, step=1, reverse=False) if is_array(entry) else entry
         for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
     ]
     viewed = _basic(x, whole, type)
@@ -308,7 +308,9 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
     Equations that would change nothing are left out. ``type`` is the type of ``x``.
     """
     cuts = [
-        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        Cut(low=entry, count=1, step=1, reverse=False)
+        if isinstance(entry, int)
+        else entry
         for entry in entries
         if isinstance(entry, (Cut, int))
     ]

@@ -144,7 +144,7 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
     flat = ravel(a)
     if size > type.size:
         flat = concatenate([flat] * -(-size // type.size))  # ceil(size / type.size)
-    return reshape(slice_along(flat, 0, size, 0), wanted)
+    return reshape(slice_along(flat, 0, size, axis=0), wanted)
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:

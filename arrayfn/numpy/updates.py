@@ -489,7 +489,9 @@ def _with_slice(
         if not isinstance(entry, int)
     )
     cuts = [
-        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        Cut(low=entry, count=1, step=1, reverse=False)
+        if isinstance(entry, int)
+        else entry
         for entry in entries
         if isinstance(entry, (Cut, int))
     ]

@@ -202,7 +202,11 @@ class Blocks:
         xs: list[tuple[Var, Atom]] = []
 
         def add(equation: Equation) -> None:
-            """Append ``equation`` to the body, preceded by the views that it reads."""
+            """Append ``equation`` to the body, preceded by the views that it reads.
+
+            What else it reads becomes an input of the body: a slice (``xs``) if it is
+            stacked, else a constant (``consts``).
+            """
             for atom in equation.inputs:
                 if not isinstance(atom, Var) or atom in environment:
                     continue

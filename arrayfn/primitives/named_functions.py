@@ -39,11 +39,11 @@ class FunctionTable:
 
     def __init__(self) -> None:
         """Make an empty table."""
-        self._numbers = itertools.count()
+        self._numbers = itertools.count()  # for unique names
         self._by_name: weakref.WeakValueDictionary[str, NamedFunction] = (
             weakref.WeakValueDictionary()
         )
-        self._kept: dict[str, NamedFunction] = {}
+        self._kept: dict[str, NamedFunction] = {}  # kept alive by ``keep``
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
         """Make a unique name ``label#number`` for ``function``, and add it."""

@@ -375,8 +375,8 @@ def roof(backend: str, dtype: type = np.float32) -> Roof:
     copied = jit(lambda x: -x, device=backend)
     multiplied = jit(lambda x: x @ x, device=backend)
     return Roof(
-        2 * array.nbytes / min(_times(lambda: copied(array), 2, 5)),
-        2 * side**3 / min(_times(lambda: multiplied(matrix), 2, 5)),
+        2 * array.nbytes / min(_times(lambda: copied(array), warmup=2, repeats=5)),
+        2 * side**3 / min(_times(lambda: multiplied(matrix), warmup=2, repeats=5)),
     )
 
 

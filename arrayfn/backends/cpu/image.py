@@ -122,7 +122,8 @@ class _Arguments:
 
         ``constants`` are the addresses of the plan's constants. A frame holds the
         addresses of inputs, outputs and moving buffers, in this order. ``bases`` maps a
-        buffer's number in the plan to its index in the frame.
+        buffer's number in the plan to its index in the frame. ``moving`` is the number
+        of moving buffers, and ``arena`` the size of the arena in bytes.
         """
         self.plan = plan
         self.constants = constants

@@ -92,7 +92,7 @@ def measure(
     candidates = sorted(sorted(candidates, key=first.__getitem__)[:CANDIDATES])
     if best >= LONG_SECONDS:
         # Even the fastest run is long, so one more call of each is enough.
-        again = time_in_rounds(runs, candidates, 1, 0.0)
+        again = time_in_rounds(runs, candidates, rounds=1, seconds=0.0)
         return {k: min(first[k], t) for k, t in again.items()}
     medians = time_in_rounds(runs, candidates, ROUNDS, ROUND_SECONDS, sets)
     best = min(medians.values())

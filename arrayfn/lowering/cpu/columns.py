@@ -84,10 +84,8 @@ class PartialColumnsPrinter(StagedPrinter):
                 self.add_to_partial(k, s, self.partial_element(k, inner))
             else:
                 self.emit(s, variables)
-        for _ in reduced:
+        for _ in range(len(reduced) + 2):  # loops over columns, rows and items
             self.close()
-        self.close()
-        self.close()
 
     def open_chunks(
         self, outer: Sequence[int], reduced: Sequence[int], inner: int

@@ -281,13 +281,14 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
         # another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if register_resident:
-        return _RowGroup(threads_per_row, tiles, True)
+        return _RowGroup(threads_per_row, tiles, register_resident=True)
     itemsize = max((o.dtype.itemsize for o in nest.operands), default=1)
     row_bytes = math.prod(a.extent for a in nest.axes if a.reduced) * itemsize
     if nest.stages > 1 and gpu.multiprocessors * row_bytes <= gpu.cache_bytes:
         # A row for each multiprocessor: later stages find it in the cache.
-        return _RowGroup(gpu.max_threads, gpu.tiles // 2, False)
-    return _RowGroup(min(threads_per_row, gpu.max_threads // 2), gpu.tiles, False)
+        return _RowGroup(gpu.max_threads, gpu.tiles // 2, register_resident=False)
+    threads_per_row = min(threads_per_row, gpu.max_threads // 2)
+    return _RowGroup(threads_per_row, gpu.tiles, register_resident=False)
 
 
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
@@ -402,7 +403,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
         threads_per_row = min(16, power_of_two(-(-height // gpu.tiles)))
         tiles = power_of_two(-(-height // threads_per_row))
     if fits_in_registers(nest, words, tiles, threads_per_row * WARP, gpu):
-        return Columns(threads_per_row, tiles, True)
+        return Columns(threads_per_row, tiles, register_resident=True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
     warps = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
@@ -411,4 +412,5 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     )
     itemsizes = [o.dtype.itemsize for o in nest.operands if not o.written]
     is_wide = max(itemsizes, default=1) > 4
-    return Columns(threads_per_row, gpu.tiles * (1 if is_wide else 2), False)
+    tiles = gpu.tiles * (1 if is_wide else 2)
+    return Columns(threads_per_row, tiles, register_resident=False)

@@ -120,7 +120,16 @@ def loop_of(
     inner = body.inputs[consts:]
     carries = carried_values(inner, outputs, operands[consts:], results)
     predicate = inner[found.mask]
-    return LoopStep(steps, None, predicate, [], carries, operands, results, outputs)
+    return LoopStep(
+        steps,
+        count=None,
+        predicate=predicate,
+        slices=[],
+        carries=carries,
+        operands=operands,
+        results=results,
+        outputs=outputs,
+    )
 
 
 def without_unread(

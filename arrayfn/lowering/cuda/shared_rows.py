@@ -91,7 +91,14 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     if rows * cluster < gpu.multiprocessors and not is_small:
         return None
     threads = gpu.max_threads
-    return Rows(threads, threads * cluster, lanes, gpu.tiles, False, cluster)
+    return Rows(
+        threads,
+        threads_per_row=threads * cluster,
+        lanes=lanes,
+        tiles=gpu.tiles,
+        register_resident=False,
+        cluster=cluster,
+    )
 
 
 def _kept_extents(nest: Nest) -> list[int]:

@@ -59,8 +59,8 @@ def print_kernel(
     """
     schedule = choose(nest) if schedule is None else schedule
     printer = _printer_of(schedule)
-    neutral = printer(nest, "kernel", (), False, schedule=schedule).print()
-    printed = printer(nest, name, (), True, schedule=schedule).print()
+    neutral = printer(nest, "kernel", readable=False, schedule=schedule).print()
+    printed = printer(nest, name, readable=True, schedule=schedule).print()
     # Infix arithmetic reads the same for every dtype: the types are part of the key.
     signature = ", ".join(parameter.kind for parameter in neutral.parameters)
     is_persistent = isinstance(schedule, (Pipeline, ScanPipeline))
@@ -81,5 +81,12 @@ def print_kernel(
     words = printed.flag_words
     flags = Var(ArrayType((words,), dtypes.uint64)) if words else None
     return ScheduledKernel(
-        kernel, nest.operands, (), (), integers, printed.items, 1, flags
+        kernel,
+        nest.operands,
+        partials=(),
+        scratch=(),
+        integers=integers,
+        items=printed.items,
+        grain=1,
+        flag_buffer=flags,
     )

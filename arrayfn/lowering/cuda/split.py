@@ -245,7 +245,7 @@ def partial_nest(
     """
     # Distances along ``axis``: from chunk to chunk, and within a chunk.
     steps = (1, chunks) if strided else (size, 1)
-    cut = Axis(chunks, False), Axis(size, True)
+    cut = Axis(chunks, reduced=False), Axis(size, reduced=True)
     axes = (*nest.axes[:axis], *cut, *nest.axes[axis + 1 :])
 
     def widen(strides: Sequence[int], chunk: int, within: int = 0) -> tuple[int, ...]:
@@ -276,7 +276,7 @@ def partial_nest(
             part.array.type.dtype,
             widen(part.strides, part.stride),
             first_chunk * part.stride,
-            True,
+            written=True,
         )
         stage = part.reduce.stage + 1
         statements.append(Store(len(operands), part.reduce.result, "outer", stage))
@@ -345,8 +345,8 @@ def combine_parts(
             part.array,
             part.array.type.dtype,
             (part.stride, *(part.strides[k] for k in kept)),
-            0,
-            False,
+            offset=0,
+            written=False,
         )
         for part in parts
     ]

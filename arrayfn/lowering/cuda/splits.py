@@ -118,7 +118,7 @@ def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
     for k, stride in zip(kept, RowMajor().strides(tuple(shape)), strict=True):
         strides[k] = stride
     array = Var(ArrayType(tuple(shape), s.result.dtype))
-    return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)
+    return ArrayOperand(array, s.result.dtype, tuple(strides), offset=0, written=False)
 
 
 def _sub_nest(

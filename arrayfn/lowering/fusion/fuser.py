@@ -51,8 +51,8 @@ def fuse(
 
 def unfused_units(program: Program) -> tuple[Unit, ...]:
     """Return units of one equation each; views are still read through."""
-    # No chains; no value is recomputed, whatever it costs; no short reductions.
-    units = _Unfused(program, (), -1, 0).run()
+    # No value is recomputed, however little it costs.
+    units = _Unfused(program, chains=(), clone_cost=-1, short=0).run()
     assert units is not None  # no group grows
     return units
 

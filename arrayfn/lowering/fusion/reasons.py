@@ -36,7 +36,7 @@ class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program, (), CLONE_COST, 0)
+        super().__init__(program, chains=(), clone_cost=CLONE_COST, short=0)
         self.refused: Refusals = {}
 
     @override

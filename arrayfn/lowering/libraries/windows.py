@@ -280,21 +280,25 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
     total: Value | None = None
     # total = part_0 + part_1 + ..., each loaded at a distance of ``size`` elements.
     for number in range(parts):
-        operands.append(ArrayOperand(sums, dtype, (1,), number * size, False))
+        operands.append(
+            ArrayOperand(sums, dtype, (1,), offset=number * size, written=False)
+        )
         value = Value(f"part_{number}", dtype)
-        statements.append(Load(value, number, "element", 0))
+        statements.append(Load(value, number, "element", stage=0))
         if total is not None:
             result = Value(f"sum_{number}", dtype)
             function = f"add_{dtypes.short_name(dtype)}"
             terms = (total, value)
-            statements.append(Compute(result, function, terms, "element", 0, 1))
+            statements.append(
+                Compute(result, function, terms, "element", stage=0, cost=1)
+            )
             value = result
         total = value
     assert total is not None
-    operands.append(ArrayOperand(output, dtype, (1,), 0, True))
-    statements.append(Store(parts, total, "element", 0))
+    operands.append(ArrayOperand(output, dtype, (1,), offset=0, written=True))
+    statements.append(Store(parts, total, "element", stage=0))
     return Nest(
-        (Axis(size, False),),
+        (Axis(size, reduced=False),),
         tuple(operands),
         tuple(statements),
         ("dot_general",),

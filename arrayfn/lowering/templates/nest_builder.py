@@ -215,9 +215,9 @@ class NestBuilder:
                 f"{function}_{short_name(compute_dtype(of))}",
                 arguments,
                 "element",
-                0,
-                1,
-                self.equation.source,
+                stage=0,
+                cost=1,
+                source=self.equation.source,
             )
         )
         return result

@@ -152,13 +152,15 @@ def _strategy(
     delay = 0 if at_once else _delay(count)
     kernels = encoded.kernels(nodes)
     if kernels is not None and len(kernels) <= _MAX_UPDATED:
-        return Strategy(nodes, AnyAddress.UPDATED, False, delay)
+        return Strategy(nodes, AnyAddress.UPDATED, direct_runs=delay)
     staged_only = can_stage and (at_once or count >= _MIN_STAGED_ONLY)
     if staged_only:
-        return Strategy(nodes, AnyAddress.STAGED, False, delay)
+        return Strategy(nodes, AnyAddress.STAGED, direct_runs=delay)
     staged = can_stage and count >= _MIN_STAGED
     any_address = AnyAddress.STAGED if staged else AnyAddress.DIRECT
-    return Strategy(nodes, any_address, True, delay, duration)
+    return Strategy(
+        nodes, any_address, by_address=True, direct_runs=delay, max_recorded=duration
+    )
 
 
 def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
@@ -173,9 +175,9 @@ def _strategy_of_members(nodes: tuple[Node, ...], can_stage: bool) -> Strategy:
     if not can_stage or not all(map(is_capturable, nodes)):
         segments = groupby(nodes, lambda node: has_collectives([node]))
         if any(is_worth_a_graph(tuple(segment)) for _, segment in segments):
-            return Strategy(nodes, AnyAddress.DIRECT, True, _delay(count))
+            return Strategy(nodes, by_address=True, direct_runs=_delay(count))
         return Strategy(nodes)
-    return Strategy(nodes, AnyAddress.STAGED, False, _delay(count))
+    return Strategy(nodes, AnyAddress.STAGED, direct_runs=_delay(count))
 
 
 def is_worth_a_graph(nodes: Sequence[Node]) -> bool:

@@ -151,6 +151,7 @@ def each_matrix(
     next in it. ``arguments(*addresses)`` makes the function's arguments from the
     addresses of one matrix in all arrays; with ``workspaces`` it is
     ``arguments(work, *addresses)``, where ``work`` is the workspace's address.
+    ``capturable`` says whether a stream capture can include the calls.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
@@ -181,6 +182,8 @@ class PointerTables:
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices
+        # The address of each table by (address, step) of its array, the one that was
+        # used last at the end.
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:

@@ -92,10 +92,10 @@ def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call
     return each_matrix(
         SOLVER,
         _BATCH,
-        1,
-        _WHOLE_ARRAYS,
-        arguments,
-        workspaces,
+        matrices=1,
+        matrix_bytes=_WHOLE_ARRAYS,
+        arguments=arguments,
+        workspaces=workspaces,
         capturable=not waits,
     )
 
@@ -118,8 +118,14 @@ def eigh_jacobi(dtype: str, integers: Mapping[str, int]) -> Call:
         """Return the function's arguments for arrays at these addresses."""
         return vectors, _UPPER, n, a, n, w, work, elements, info, *last
 
-    workspaces = Workspaces(elements * element.size)
-    return each_matrix(SOLVER, function, 1, _WHOLE_ARRAYS, arguments, workspaces)
+    return each_matrix(
+        SOLVER,
+        function,
+        matrices=1,
+        matrix_bytes=_WHOLE_ARRAYS,
+        arguments=arguments,
+        workspaces=Workspaces(elements * element.size),
+    )
 
 
 def eig(with_vectors: bool, dtype: str, integers: Mapping[str, int]) -> Call:
@@ -267,7 +273,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "syevd": eigh,
     "syevjbatched": eigh_jacobi,
-    "geev": partial(eig, True),
+    "geev": partial(eig, True),  # with eigenvectors
     "geevvalues": partial(eig, False),
     "gesvdj": svd_jacobi,
     "gesvdjbatched": svd_batched,

@@ -148,7 +148,13 @@ def score_lines(
     }
     results = [statements.scalar(atom) for atom in program.outputs]
     kept, results = folded(statements.b.statements, results, ranges)
-    nest = Nest((), tuple(statements.b.operands), tuple(kept), (), "")
+    nest = Nest(
+        axes=(),
+        operands=tuple(statements.b.operands),
+        statements=tuple(kept),
+        primitives=(),
+        reason="",
+    )
     pointers = {var: captured_name(k) for k, var in enumerate(statements.captured)}
     printer = _Printer(nest=nest, name="scores", pointers=pointers, depth=0)
     return printer.score_lines(results)
@@ -405,7 +411,9 @@ class _Statements:
         assert isinstance(value, Value)
         self.values[var] = value
         identity = f"identity_{short_name(result.dtype)}"
-        self.b.statements.append(Compute(result, identity, (value,), "element", 0, 0))
+        self.b.statements.append(
+            Compute(result, identity, (value,), "element", stage=0, cost=0)
+        )
 
 
 def _is_scalar(equation: Equation) -> bool:

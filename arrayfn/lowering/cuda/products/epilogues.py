@@ -290,9 +290,12 @@ def _factor_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
     number = Value(f"{times.name}_alpha", dtype)
     function = f"mul_{short_name(dtype)}"
     factors = (times, Constant(alpha, dtype))
-    store = Store(len(nest.operands), number, "element", 0)
-    statements += [Compute(number, function, factors, "element", 0, 1), store]
-    operands = (*nest.operands, ArrayOperand(result, dtype, (), 0, written=True))
+    statements += [
+        Compute(number, function, factors, "element", stage=0, cost=1),
+        Store(len(nest.operands), number, "element", stage=0),
+    ]
+    stored = ArrayOperand(result, dtype, strides=(), offset=0, written=True)
+    operands = (*nest.operands, stored)
     restricted = restrict(replace(nest, operands=operands), statements)
     # The factor is one number: the nest has no axes.
     return replace(

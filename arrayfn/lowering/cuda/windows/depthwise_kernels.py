@@ -155,9 +155,10 @@ def _products(lanes: Lanes, right: WindowAxis) -> str:
     values: list[str] = []
 
     def load(name: str, array: str, index: str, condition: str) -> None:
-        """Load the vector ``name`` if ``condition`` holds; else it is zeros.
+        """Add lines that load the vector ``name`` if ``condition`` holds, else zeros.
 
-        It begins at ``index`` of ``array``.
+        The vector begins at ``index`` of ``array``. ``loads`` gets the lines that load
+        it, ``values`` the line that converts one of its elements.
         """
         tile = f"{name}_tile"
         loads.append(lanes.tile(tile))

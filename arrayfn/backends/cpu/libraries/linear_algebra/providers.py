@@ -74,5 +74,7 @@ def with_large(
         return leading_arguments(dtype, threaded_blas())
 
     single = Provider(kernel, single_arguments, unjitted, uses_blas=True)
-    large = Provider(kernel, large_arguments, unjitted, True, uses_threaded_blas=True)
+    large = Provider(
+        kernel, large_arguments, unjitted, uses_blas=True, uses_threaded_blas=True
+    )
     return {name: single, f"{name}_large": large}
