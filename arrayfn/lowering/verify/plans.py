@@ -473,7 +473,7 @@ class _Verifier:
         offsets = [a.offset for a in call.arguments if isinstance(a, ScratchArgument)]
         ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
         span = 0, min(ends, default=argument.offset) - argument.offset
-        return _Operand(name, "scratch memory", size, span, 0)
+        return _Operand(name, "scratch memory", size, span, offset=0)
 
     def check_accesses(
         self,
