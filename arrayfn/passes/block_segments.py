@@ -81,6 +81,7 @@ class Blocks:
         differ: Sequence[bool],
         inputs: Sequence[Atom],
     ) -> None:
+        """Emit ``program`` into the current builder; see the class."""
         self.axis = axis
         self.flags = varying(program, differ, axis.name)
         self.new_values: dict[Atom, Atom] = {}
@@ -98,12 +99,15 @@ class Blocks:
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
-        return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
+        first = slice_along(x, axis=0, start=0, stop=1)
+        return views.reshape(first, shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""
         x = self.new_values.get(atom, atom)
-        return x if self.flags.get(atom, False) else repeated(self.axis.blocks, x, None)
+        if self.flags.get(atom, False):
+            return x
+        return repeated(self.axis.blocks, x, dim=None)
 
     def stacked_if(self, atom: Atom, differs: bool) -> Atom:
         """Return ``stacked(atom)`` if ``differs``, else ``unstacked(atom)``."""

@@ -173,7 +173,7 @@ def _real(x: Atom, n: int) -> Atom:
     pairs = views.reshape(x, shape=(*outer, half, 2))
     even, odd = (_at_last_index(pairs, k) for k in (0, 1))
     transform = _four_steps(complex_numbers.make_complex(even, odd), -1)
-    first = slicing.slice_along(transform, len(outer), 0, 1)
+    first = slicing.slice_along(transform, len(outer), start=0, stop=1)
     transform = slicing.concatenate(transform, first, axis=len(outer))
     mirrored = complex_numbers.conj(views.rev(transform, axes=(len(outer),)))
     of_even, of_odd = e.add(transform, mirrored), e.sub(transform, mirrored)

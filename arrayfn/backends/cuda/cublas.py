@@ -123,8 +123,10 @@ class _DeviceCopy:
         self.pointer = device().allocate(array.nbytes)
         device().copy_in(self.pointer, array.ctypes.data, array.nbytes)
 
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             device().free(self.pointer)
 
 

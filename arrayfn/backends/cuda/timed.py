@@ -49,6 +49,10 @@ class TimedExecutable:
         backend: str = "cuda",
         through: Callable[[Call], Call] = lambda call: call,
     ) -> None:
+        """Load the plan; ``backend`` is the name in reports of times.
+
+        ``through`` is as in ``Executable``.
+        """
         self.backend = backend
         self._gpu = device()
         self._events = Events()

@@ -319,6 +319,7 @@ class Interpreter:
         end = self.block(node.body, inner.copy())
         if trip_count == 1 and inner.count == state.count:
             return end
+        # ``node`` is listed too, because it sets the loop's variable.
         return self.merged(state, [*node.body, node], [end])
 
     def advance(
@@ -370,7 +371,8 @@ class Interpreter:
         bounds after the loop.
         """
         inner = state.copy()
-        carried = self.carried([node], inner, "")
+        carried = self.carried([node], inner, variable="")
+        # As a branch, the body is interpreted in the states in which it runs.
         self.widen([*_as_branch(node)], inner, carried)
         truth = self.truth(node.test, inner)
         yes, _ = inner.split(truth)

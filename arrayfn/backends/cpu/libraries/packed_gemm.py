@@ -81,7 +81,7 @@ def packed_tiles(
         own_c = c + (problem * batch_stride_c + row * ldc + column)
         multiply_packed(
             lanes, own_a, own_b, own_c, packed, own_m, own_n, k, lda, ldb, ldc,
-            transpose_a, transpose_b, 0,
+            transpose_a, transpose_b, 0,  # 0: c is overwritten, not added to
         )  # fmt: skip
 
 

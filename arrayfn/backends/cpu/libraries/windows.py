@@ -77,7 +77,7 @@ def windows(
         target = c + first * ldc * parts
         multiply_by(
             lanes, windows, gemm, one, zero, own, b, target, last - first, n, k, k, ldb,
-            ldc, 0, transpose_b, 0,
+            ldc, 0, transpose_b, 0,  # a is not transposed; c is overwritten
         )  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def windows_right(
         multiply_by(
             lanes, windows, gemm, one, zero, a + problem * batch_stride_a * parts, own,
             c + (problem * m * n + first * inner) * parts, m, own_n, k, lda, own_n, n,
-            transpose_a, 0, 0,
+            transpose_a, 0, 0,  # b is not transposed; c is overwritten
         )  # fmt: skip
 
 

@@ -83,6 +83,8 @@ class OverlappingLaunches:
         self._events: list[tuple[ctypes.c_void_p, ctypes.c_void_p]] = []
         """The events before and after each concurrent group."""
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for event in (event for pair in self._events for event in pair):
