@@ -58,6 +58,7 @@ class NumbaFunction:
         vjp: Callable[..., Any] | None = None,
         check: bool | float = True,
     ) -> None:
+        """Copy the Python source of ``function``, and take its name and docstring."""
         self.function = function
         self.result = result
         self.vjp = vjp

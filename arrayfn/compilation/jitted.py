@@ -94,6 +94,10 @@ class Jitted(Generic[P, R]):
     )
 
     def __init__(self, compiler: Compiler) -> None:
+        """Begin without compiled code; ``compiler`` has the function and options.
+
+        The object is added to ``_all``, so that its code can be dropped.
+        """
         functools.update_wrapper(self, compiler.function)
         self._compiler = compiler
         self._cache: dict[Key, CompiledSignature] = {}  # the signatures so far
@@ -432,6 +436,7 @@ class Jitted(Generic[P, R]):
 
 _NONE: Final = StaticParameters((), ())
 _all: WeakSet[Jitted[..., Any]] = WeakSet()
+"""All jitted functions, whose compiled code can be dropped."""
 
 
 @forgets

@@ -83,6 +83,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        """Import MPI, which begins it; raises BackendError without mpi4py."""
         try:
             mpi: Any = import_module("mpi4py.MPI")
         except ImportError as error:

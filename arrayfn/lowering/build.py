@@ -77,6 +77,7 @@ class _Builder:
     def __init__(
         self, group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
     ) -> None:
+        """Begin an empty nest; the arguments are those of ``build_nest``."""
         self.group = group
         self.reads = reads
         self.names = names

@@ -127,6 +127,7 @@ class _Placement:
     """
 
     def __init__(self, steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
+        """Find the last use of each array, and what may be overwritten."""
         self.steps = steps
         self.storage = storage
         self.scope = scope

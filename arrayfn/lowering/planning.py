@@ -67,6 +67,7 @@ class _Planner:
     def __init__(
         self, program: Program, donated: Iterable[Var], storage: Storage
     ) -> None:
+        """Give buffers to the Program's inputs, outputs and constants."""
         self.storage = storage
         self.buffers: list[BufferAllocation] = []
         self.numbers: dict[Var, int] = {}

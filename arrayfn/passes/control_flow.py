@@ -93,6 +93,7 @@ class _Loop:
         xs: Sequence[Atom],
         is_used: Sequence[bool],
     ) -> None:
+        """Pair inputs of ``body`` with the operands, and outputs with their results."""
         carry_begin, xs_begin = len(consts), len(consts) + len(carry)
         inputs = body.inputs
         self.body = body

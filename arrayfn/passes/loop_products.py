@@ -98,6 +98,7 @@ class _Scan:
     def __init__(
         self, equation: Equation, operands: Sequence[Atom], zeros: set[Atom]
     ) -> None:
+        """Pair the body's inputs with the scan's ``operands``."""
         self.zeros = zeros
         self.equation = equation
         self.params = dict(equation.params)

@@ -134,6 +134,7 @@ class Library:
     """cuBLASLt with its handle, and the workspace that all products share."""
 
     def __init__(self) -> None:
+        """Load cuBLASLt; make its handle and the workspace on this thread's GPU."""
         self.library = open_library("cublasLt", "dot_general", "nvidia-cublas")
         self.library.cublasLtGetVersion.restype = ctypes.c_size_t
         handle = ctypes.c_void_p()

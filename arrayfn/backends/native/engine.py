@@ -46,6 +46,7 @@ class Engine:
     """
 
     def __init__(self) -> None:
+        """Begin without code; LLVM's JIT engines are made when code is first loaded."""
         # Reentrant: garbage collection may free a kernel's code in the same thread,
         # while other code is loaded.
         self._lock = threading.RLock()

@@ -84,6 +84,7 @@ class _Typing:
     def __init__(
         self, function: Any, arguments: tuple[Any, ...], result: Any, d: Dialect
     ) -> None:
+        """Begin without types; the arguments are those of ``kernel_types``."""
         self.function, self.arguments, self.dialect = function, arguments, d
         self.result = KernelTypes(result=result)
         # By variable name.

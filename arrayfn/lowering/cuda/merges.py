@@ -134,6 +134,7 @@ class _Pair:
     """Two successive stages of a nest, to be tested for a merge."""
 
     def __init__(self, nest: Nest, stage: int) -> None:
+        """Find the reductions of stages ``stage`` and ``stage + 1`` of ``nest``."""
         # ``stage`` is the number of the earlier of the two.
         self.nest = nest
         self.stage = stage

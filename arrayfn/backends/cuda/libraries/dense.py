@@ -228,6 +228,7 @@ class Element:
     """
 
     def __init__(self, name: str) -> None:
+        """Look up the constants of the dtype with the short name ``name``."""
         dtype = BY_SHORT_NAME[name]
         real, complex_dtype = real_of(dtype), complex_of(dtype)
         self.letter = LETTERS[name]
