@@ -115,7 +115,15 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         name, scratch = "small_cholesky", lanes(own=n * n, column=n, root=1)
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call(name, x.type, {}, {"a": Pointer(x)}, scratch, {"n": n}, work)
+        yield _call(
+            name,
+            x.type,
+            reads={},
+            writes={"a": Pointer(x)},
+            scratch=scratch,
+            integers={"n": n},
+            work=work,
+        )
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -133,15 +141,15 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         factors.type,
-        {},
-        {
+        reads={},
+        writes={
             "a": Pointer(factors),
             "pivots": Pointer(pivots),
             "permutation": Pointer(permutation),
         },
-        scratch,
-        {"rows": rows, "columns": columns},
-        rows * columns * (min(rows, columns) / 2 + START) + START,
+        scratch=scratch,
+        integers={"rows": rows, "columns": columns},
+        work=rows * columns * (min(rows, columns) / 2 + START) + START,
     )
 
 
@@ -185,11 +193,11 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         name,
         x,
-        {"x": pointer_of(equation.inputs[0], reads)},
-        {"q": Pointer(q), "r": Pointer(r)},
-        scratch,
-        integers,
-        rows * columns * (2 * k + START) + START,
+        reads={"x": pointer_of(equation.inputs[0], reads)},
+        writes={"q": Pointer(q), "r": Pointer(r)},
+        scratch=scratch,
+        integers=integers,
+        work=rows * columns * (2 * k + START) + START,
     )
 
 
@@ -320,21 +328,21 @@ def _syevd(
     yield _call(
         name,
         x,
-        reads,
-        writes,
-        {
+        reads=reads,
+        writes=writes,
+        scratch={
             **scratch,
             "work": lwork * size,
             "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
         },
-        {
+        integers={
             "n": n,
             "lwork": lwork,
             "lrwork": lrwork,
             "liwork": integers,
         },
-        5 * n**3,
+        work=5 * n**3,
     )
 
 
@@ -373,16 +381,16 @@ def _geev(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": n * n * size,
                 **scratch,
                 "split_values": 2 * n * size,
                 "work": lwork * size,
             },
-            {"n": n, "lwork": lwork},
-            20 * n**3,
+            integers={"n": n, "lwork": lwork},
+            work=20 * n**3,
         )
 
 
@@ -429,16 +437,16 @@ def _gesdd(
         yield _call(
             name,
             x,
-            {"x": pointer_of(equation.inputs[0], reads)},
-            writes,
-            {
+            reads={"x": pointer_of(equation.inputs[0], reads)},
+            writes=writes,
+            scratch={
                 "copied": rows * columns * size,
                 "work": lwork * size,
                 "real_work": lrwork * dtypes.real_of(x.dtype).itemsize,
                 "integer_work": 8 * small * INTEGER_BYTES,
             },
-            {"rows": rows, "columns": columns, **extents, "lwork": lwork},
-            10 * rows * columns * small,
+            integers={"rows": rows, "columns": columns, **extents, "lwork": lwork},
+            work=10 * rows * columns * small,
         )
 
 

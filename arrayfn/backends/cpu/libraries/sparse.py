@@ -156,6 +156,7 @@ def coo(
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
+        # ``|`` is negative if one of its operands is: if some entry is outside.
         sign = any_outside(first, 0, entries, rows) | any_outside(
             second, 0, entries, columns
         )

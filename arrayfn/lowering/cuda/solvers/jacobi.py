@@ -125,7 +125,8 @@ def _values(layout: ColumnLayout, a: str) -> str:
 
     The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
     quotients with the matrix itself, which is loaded again to the other half of
-    ``columns``. ``a`` is the name of the matrix's array, ``layout`` how columns are
+    ``columns``. If the iteration has not converged (``rotated`` is positive), they are
+    NaN. ``a`` is the name of the matrix's array, ``layout`` how columns are
     spread over the block.
     """
     t = short_name(layout.dtype)
@@ -184,6 +185,7 @@ for i in range(n):
 def _vectors(layout: ColumnLayout) -> str:
     """Return lines that store the eigenvectors as rows, in the order of eigenvalues.
 
+    If the iteration has not converged (``rotated`` is positive), they are NaN.
     ``layout`` says how columns are spread over the block.
     """
     t, own = short_name(layout.dtype), layout.own
