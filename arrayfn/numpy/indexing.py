@@ -409,7 +409,9 @@ def _gathered(
     return gather(
         ops.as_array(x),
         columns,
-        Windows(windows, tuple(axes), tuple(axes)),
+        Windows(
+            window_axes=windows, collapsed_axes=tuple(axes), indexed_axes=tuple(axes)
+        ),
         tuple(1 if axis in axes else n for axis, n in enumerate(type.shape)),
         mode,
         fill_value,
@@ -487,7 +489,9 @@ def take(
     # The axes of the result that come from axes of ``a``.
     window_axes = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
-    windows = Windows(window_axes, (place,), (place,))
+    windows = Windows(
+        window_axes=window_axes, collapsed_axes=(place,), indexed_axes=(place,)
+    )
     return gather(a, columns, windows, sizes, mode, fill_value)
 
 
@@ -538,7 +542,12 @@ def take_along_axis(
     full[place] = wanted.shape[place]
     index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
     columns, _ = index_columns([index], [type.shape[place]])
-    windows = Windows((), (place,), (place,), (others, others))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=(place,),
+        indexed_axes=(place,),
+        batch=(others, others),
+    )
     if mode is None:
         mode = "fill" if known_value(index) is None else "promise_in_bounds"
     return gather(

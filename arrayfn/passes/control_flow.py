@@ -217,10 +217,10 @@ def _emit_scan(
     body = simplify(params["program"])
     loop = _Loop(
         body,
-        operands[:carry_begin],
-        operands[carry_begin:xs_begin],
-        operands[xs_begin:],
-        is_used,
+        consts=operands[:carry_begin],
+        carry=operands[carry_begin:xs_begin],
+        xs=operands[xs_begin:],
+        is_used=is_used,
     )
     loop.narrow()
     params["program"] = simplify(loop.program())
@@ -267,17 +267,17 @@ def _while_loop(
         }
         return _emit_scan(scan_params, (), operands[body_begin:], is_used, simplify)
     if is_rotated:
-        loop = _Loop(body, body_operands, carry, [], is_used)
+        loop = _Loop(body, consts=body_operands, carry=carry, xs=[], is_used=is_used)
     else:
         # The condition before the first iteration is computed before the loop.
         arguments = [*cond_operands, *carry]
         (goes_on,) = current_builder().inline(condition, arguments)
         loop = _Loop(
             simplify(_rotated(condition, body, len(cond_operands))),
-            [*cond_operands, *body_operands],
-            [*carry, goes_on],
-            [],
-            [*is_used, True],
+            consts=[*cond_operands, *body_operands],
+            carry=[*carry, goes_on],
+            xs=[],
+            is_used=[*is_used, True],
         )
     loop.narrow(always=frozenset((len(loop.carry) - 1,)))  # the condition stays
     program = simplify(loop.program())
@@ -345,7 +345,10 @@ def _cond(
         assert not isinstance(index.value, complex)
         chosen = min(max(int(index.value), 0), len(branches) - 1)
         return current_builder().inline(branches[chosen], operands_of_branches)
-    loops = [_Loop(b, operands_of_branches, [], [], is_used) for b in branches]
+    loops = [
+        _Loop(b, consts=operands_of_branches, carry=[], xs=[], is_used=is_used)
+        for b in branches
+    ]
     used_operands = set[int]()  # by any branch: all branches take the same
     for loop in loops:
         loop.narrow()

@@ -175,7 +175,7 @@ def _samples() -> Iterable[Sample]:
     """Yield a check that holds, with two float32 values to format, for table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 73, -3.0, 3.0)
     params = {"message": "{x} is not {y}", "names": ("x", "y"), "loops": ()}
-    yield Sample((np.ones((2,), np.bool_), x, x[0]), params, ())
+    yield Sample((np.ones((2,), np.bool_), x, x[0]), params, differentiate=())
 
 
 check = Primitive(

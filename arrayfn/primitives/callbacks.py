@@ -354,7 +354,7 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 def _debug_samples() -> Iterable[Sample]:
     """Yield a call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
-    yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
+    yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, differentiate=())
 
 
 debug_callback = Primitive(

@@ -392,7 +392,7 @@ def _samples() -> Iterable[Sample]:
             "consts": 1,
             "linear_consts": 0,
         },
-        (4,),
+        differentiate=(4,),
     )
 
 

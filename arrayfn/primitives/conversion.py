@@ -141,7 +141,7 @@ def _samples() -> Iterable[Sample]:
             x = random_array(source, (3, 5), 11, low, 3.0)
             # The steps of a rounding to float8 hide its derivative.
             wrt = () if target in dtypes.FLOAT8 else None
-            yield Sample((x,), {"dtype": target}, wrt)
+            yield Sample((x,), {"dtype": target}, differentiate=wrt)
     for source in (dtypes.float16, dtypes.bfloat16):
         x = random_array(source, (3, 5), 11, -3.0, 3.0)
         yield Sample((x,), {"dtype": dtypes.float32, "excess": True})

@@ -104,8 +104,10 @@ def _slice_windows(ndim: int, mapped: bool) -> Windows:
     """
     axes = tuple(range(1, ndim + 1))
     if mapped:
-        return Windows(axes, (), axes, ((0,), (0,)))
-    return Windows(axes, (), tuple(range(ndim)))
+        return Windows(
+            window_axes=axes, collapsed_axes=(), indexed_axes=axes, batch=((0,), (0,))
+        )
+    return Windows(window_axes=axes, collapsed_axes=(), indexed_axes=tuple(range(ndim)))
 
 
 # dynamic_slice

@@ -185,11 +185,21 @@ def put(x: Array, positions: Array, updates: Array) -> None:
 
 # Samples.
 
-_ROWS_OF = Windows((1,), (0,), (0,))  # x[i]: rows of a matrix
-_PATCHES_OF = Windows((1, 2), (), (1, 0))  # windows of a matrix, column index first
-_ALONG = Windows((), (0, 1), (0, 1))  # x[i, j]: single elements
-_BATCHED = Windows((1,), (), (1,), ((0,), (0,)))  # a window of each row
-_FIRST = Windows((0,), (1,), (1,))  # columns, the window axis first
+_ROWS_OF = Windows(
+    window_axes=(1,), collapsed_axes=(0,), indexed_axes=(0,)
+)  # x[i]: rows of a matrix
+_PATCHES_OF = Windows(
+    window_axes=(1, 2), collapsed_axes=(), indexed_axes=(1, 0)
+)  # windows of a matrix, column index first
+_ALONG = Windows(
+    window_axes=(), collapsed_axes=(0, 1), indexed_axes=(0, 1)
+)  # x[i, j]: single elements
+_BATCHED = Windows(
+    window_axes=(1,), collapsed_axes=(), indexed_axes=(1,), batch=((0,), (0,))
+)  # a window of each row
+_FIRST = Windows(
+    window_axes=(0,), collapsed_axes=(1,), indexed_axes=(1,)
+)  # columns, the window axis first
 
 
 def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
@@ -220,7 +230,11 @@ def gather_samples() -> Iterable[Sample]:
         params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
         # A NaN would hide the finite differences of elements around it.
         wrt = None if fill == fill else ()
-        yield Sample((x, rows.astype(np.uint8)), {**_ROWS_OF.params(), **params}, wrt)
+        yield Sample(
+            (x, rows.astype(np.uint8)),
+            {**_ROWS_OF.params(), **params},
+            differentiate=wrt,
+        )
 
 
 def scatter_samples(
@@ -250,7 +264,12 @@ def scatter_samples(
                 wrt = (0,) if unique_only and not unique else None
                 for geometry, shape, sample_indices, window in (
                     (_ROWS_OF, (4, 3), indices, (n, 3)),
-                    (Windows((), (0,), (0,)), (4,), indices, (n,)),
+                    (
+                        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
+                        (4,),
+                        indices,
+                        (n,),
+                    ),
                     (_BATCHED, (n, 4), indices, (n, 1)),
                 ):
                     inputs = (
@@ -258,15 +277,19 @@ def scatter_samples(
                         sample_indices,
                         draw(real, window, 74),
                     )
-                    yield Sample(inputs, {**geometry.params(), **params}, wrt)
+                    yield Sample(
+                        inputs, {**geometry.params(), **params}, differentiate=wrt
+                    )
         patches = np.array([[0, 1], [2, 2], [1, 0]], np.int64)
         params = {"mode": "drop", "unique_indices": False}
         wrt = (0,) if unique_only else None
         inputs = (draw(real, (4, 5), 75), patches, draw(real, (3, 2, 3), 76))
-        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, wrt)
+        yield Sample(inputs, {**_PATCHES_OF.params(), **params}, differentiate=wrt)
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in allowed:
                 x, y = draw(dtype, (4, 3), 77), draw(dtype, (7, 3), 78 + position)
-                yield Sample((x, repeated, y), {**_ROWS_OF.params(), **params}, wrt)
+                yield Sample(
+                    (x, repeated, y), {**_ROWS_OF.params(), **params}, differentiate=wrt
+                )
 
     return samples

@@ -213,7 +213,12 @@ def take_rows(x: Atom, order: Atom) -> Atom:
         return views.zeros(x.type.with_shape(shape))
     batch = tuple(range(x.type.ndim - 2))
     count = len(batch)
-    geometry = Windows((count + 1,), (count,), (count,), (batch, batch))
+    geometry = Windows(
+        window_axes=(count + 1,),
+        collapsed_axes=(count,),
+        indexed_axes=(count,),
+        batch=(batch, batch),
+    )
     indices = views.reshape(order, shape=(*order.type.shape, 1))
     return gather(
         x,
@@ -238,7 +243,12 @@ def inverse_permutation(order: Atom) -> Atom:
         count,
         mode="clip",
         unique_indices=True,
-        **Windows((), axes[-1:], axes[-1:], (axes[:-1], axes[:-1])).params(),
+        **Windows(
+            window_axes=(),
+            collapsed_axes=axes[-1:],
+            indexed_axes=axes[-1:],
+            batch=(axes[:-1], axes[:-1]),
+        ).params(),
     )
 
 

@@ -107,9 +107,11 @@ def _samples() -> Iterable[Sample]:
     yield Sample((wide,), {"full": False})
     yield Sample((wide[:, :2].copy(),), {"full": True})
     yield Sample(
-        (m.random_matrices(dtypes.float32, (2, 5, 2), 267),), {"full": True}, ()
+        (m.random_matrices(dtypes.float32, (2, 5, 2), 267),),
+        {"full": True},
+        differentiate=(),
     )
-    yield Sample((wide.astype(dtypes.complex128),), {"full": True}, ())
+    yield Sample((wide.astype(dtypes.complex128),), {"full": True}, differentiate=())
 
 
 qr = m.matrix_primitive(

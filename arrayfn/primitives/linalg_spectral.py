@@ -110,7 +110,9 @@ def _symmetric_samples() -> Iterable[Sample]:
     for position, dtype in enumerate(m.DTYPES[:2]):
         x = m.random_matrices(dtype, (3, 3), 271 + position)
         yield Sample((x,), {})
-    yield Sample((m.random_matrices(dtypes.float32, (2, 4, 4), 273),), {}, ())
+    yield Sample(
+        (m.random_matrices(dtypes.float32, (2, 4, 4), 273),), {}, differentiate=()
+    )
 
 
 def _values_samples() -> Iterable[Sample]:
@@ -291,7 +293,7 @@ def _eig_samples() -> Iterable[Sample]:
     # sign.
     for sample in _eigvals_samples():
         pairs = sample.inputs[0].shape[-1] == 4
-        yield Sample(sample.inputs, {}, () if pairs else None)
+        yield Sample(sample.inputs, {}, differentiate=() if pairs else None)
 
 
 eig = m.matrix_primitive(

@@ -148,9 +148,15 @@ def _samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float64, (2, 2), 296),), {"full": True})
     # Square factors are unique up to the signs of the columns beyond the rank.
     yield Sample(
-        (m.random_matrices(dtypes.float32, (2, 4, 3), 297),), {"full": True}, ()
+        (m.random_matrices(dtypes.float32, (2, 4, 3), 297),),
+        {"full": True},
+        differentiate=(),
     )
-    yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
+    yield Sample(
+        (m.random_matrices(dtypes.float64, (3, 4), 298),),
+        {"full": True},
+        differentiate=(),
+    )
 
 
 svd = m.matrix_primitive(

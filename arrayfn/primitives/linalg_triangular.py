@@ -80,10 +80,12 @@ def _positive_samples() -> Iterable[Sample]:
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
     for dtype in m.DTYPES:
         yield Sample((small.astype(dtype),), {})
-    yield Sample((np.array([[4.0, 0.0], [1 + 0.5j, 3.0]]),), {}, ())
+    yield Sample((np.array([[4.0, 0.0], [1 + 0.5j, 3.0]]),), {}, differentiate=())
     whole = m.random_matrices(dtypes.float32, (2, 5, 5), 201)
-    yield Sample((whole @ whole.swapaxes(-1, -2) + np.eye(5, dtype="f"),), {}, ())
-    yield Sample((-np.eye(3),), {}, ())
+    yield Sample(
+        (whole @ whole.swapaxes(-1, -2) + np.eye(5, dtype="f"),), {}, differentiate=()
+    )
+    yield Sample((-np.eye(3),), {}, differentiate=())
 
 
 cholesky = m.matrix_primitive(

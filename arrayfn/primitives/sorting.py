@@ -41,7 +41,9 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
     last = (len(lead),)
     shape = (*indices.type.shape, 1)
     indexed = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
-    windows = Windows((), last, last, (lead, lead))
+    windows = Windows(
+        window_axes=(), collapsed_axes=last, indexed_axes=last, batch=(lead, lead)
+    )
     options = {"mode": "promise_in_bounds", "fill_value": None, "unique_indices": True}
     sizes = (1,) * x.type.ndim
     return indexing.gather(x, indexed, sizes=sizes, **options, **windows.params())
@@ -91,7 +93,7 @@ def _samples() -> Iterable[Sample]:
     for dtype in (dtypes.float16, dtypes.float32, dtypes.float64):
         # NaN and ties, at which it is not differentiated.
         values = [np.nan, 1.0, -np.inf, 0.0, -0.0, np.inf, -np.nan, 1.0, -2.0]
-        yield Sample((np.array(values).astype(dtype),), {}, ())
+        yield Sample((np.array(values).astype(dtype),), {}, differentiate=())
 
 
 sort = Primitive(
@@ -153,7 +155,9 @@ def _top_k_samples() -> Iterable[Sample]:
     for number, sample in enumerate(_samples()):
         (x,) = sample.inputs
         if x.dtype not in dtypes.COMPLEX:
-            yield Sample((x,), {"k": 1 + number % 4}, sample.differentiate)
+            yield Sample(
+                (x,), {"k": 1 + number % 4}, differentiate=sample.differentiate
+            )
 
 
 top_k = Primitive(

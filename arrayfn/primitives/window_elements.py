@@ -84,7 +84,12 @@ def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Wi
         begin = count_along(shape, geometry.axes[k], geometry.strides[k])
         coordinates.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
     kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
-    windows = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=geometry.axes,
+        indexed_axes=geometry.axes,
+        batch=(kept, kept),
+    )
     return positions_of(coordinates), windows
 
 

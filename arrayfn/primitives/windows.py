@@ -93,10 +93,10 @@ class Windows:
         The mapped axis is a batch axis of operand and indices.
         """
         return Windows(
-            shifted(self.window_axes),
-            shifted(self.collapsed_axes),
-            shifted(self.indexed_axes),
-            ((0, *shifted(self.batch[0])), (0, *shifted(self.batch[1]))),
+            window_axes=shifted(self.window_axes),
+            collapsed_axes=shifted(self.collapsed_axes),
+            indexed_axes=shifted(self.indexed_axes),
+            batch=((0, *shifted(self.batch[0])), (0, *shifted(self.batch[1]))),
         )
 
     def mapped_operand(self) -> Windows:
@@ -105,10 +105,10 @@ class Windows:
         The mapped axis is a window axis: each window spans all members.
         """
         return Windows(
-            (0, *shifted(self.window_axes)),
-            shifted(self.collapsed_axes),
-            shifted(self.indexed_axes),
-            (shifted(self.batch[0]), self.batch[1]),
+            window_axes=(0, *shifted(self.window_axes)),
+            collapsed_axes=shifted(self.collapsed_axes),
+            indexed_axes=shifted(self.indexed_axes),
+            batch=(shifted(self.batch[0]), self.batch[1]),
         )
 
     def mapped_indices(self) -> Windows:

@@ -238,7 +238,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         yield from _eigh_in_parts(vectors, values)
         return
     writes = {"a": Pointer(vectors), "w": Pointer(values)}
-    yield from _syevd("syevd", equation.inputs[0].type, {}, writes, {})
+    yield from _syevd("syevd", equation.inputs[0].type, {}, writes, scratch={})
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
@@ -299,7 +299,7 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
     copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
-    yield from _syevd("syevd_values", x.type, operands, values, copied)
+    yield from _syevd("syevd_values", x.type, operands, values, scratch=copied)
 
 
 def _syevd(
@@ -352,13 +352,13 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     writes = {"w": Pointer(values), "v": Pointer(vectors)}
     x = equation.inputs[0].type
     packed = {"packed": x.shape[-1] ** 2 * x.dtype.itemsize}
-    yield from _geev("geev", equation, reads, writes, packed)
+    yield from _geev("geev", equation, reads, writes, scratch=packed)
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of LAPACK's geev without eigenvectors."""
     writes = {"w": Pointer(equation.outputs[0])}
-    yield from _geev("geev_values", equation, reads, writes, {})
+    yield from _geev("geev_values", equation, reads, writes, scratch={})
 
 
 def _geev(
@@ -403,13 +403,13 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         "vh_rows": vh.type.shape[-1],
         "full": int(equation.params["full"]),
     }
-    yield from _gesdd("gesdd", equation, reads, writes, extents)
+    yield from _gesdd("gesdd", equation, reads, writes, extents=extents)
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gesdd without vectors, on the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
-    yield from _gesdd("gesdd_values", equation, reads, writes, {})
+    yield from _gesdd("gesdd_values", equation, reads, writes, extents={})
 
 
 def _gesdd(

@@ -175,8 +175,8 @@ def graph_or_launches(
     launches = _RecordedLaunches()
     nodes = _chain(graph.handle, max_launches)
     if nodes and all(map(launches.add, nodes)):
-        return plan.variant(launches.steps, (), (graph, launches))
-    return plan.variant(graph.launch(), (), graph)
+        return plan.variant(launches.steps, slots=(), kept=(graph, launches))
+    return plan.variant(graph.launch(), slots=(), kept=graph)
 
 
 def _chain(graph: int, max_nodes: int) -> list[int]:

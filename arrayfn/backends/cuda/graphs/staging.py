@@ -127,7 +127,7 @@ class Staging:
         graph = CapturedGraph(device().capture(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
-        return plan.variant(graph.launch(updates), slots, self)
+        return plan.variant(graph.launch(updates), slots=slots, kept=self)
 
     def _allocate(self, addresses: Any) -> Any:
         """Allocate staging buffers and memory for temporaries.

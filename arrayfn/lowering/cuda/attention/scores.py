@@ -243,12 +243,12 @@ class _Statements:
         # axes.
         group = FusedGroup(
             tuple(scalars),
-            (),
-            frozenset(),
-            {var: () for eq in scalars for var in eq.outputs},
-            {},
-            (),
-            "",
+            extents=(),
+            reduced=frozenset(),
+            domain_axes={var: () for eq in scalars for var in eq.outputs},
+            operands={},
+            outputs=(),
+            reason="",
         )
         self.b = NestBuilder(_WITHOUT_SOURCE, self.names)
         self.b.used_names |= {*self.names.values()}

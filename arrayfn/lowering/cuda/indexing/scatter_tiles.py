@@ -101,10 +101,10 @@ def scatter_in_tiles(
     moved_in = dict(zip(("keys_in", "updates_in"), sorted_arrays, strict=True))
     yield HandwrittenCall(
         tile_kernel(tiles),
-        {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
-        {"target_out": Pointer(result)},
-        {"limit": tiles.limit, "targets": 1 << tiles.shift},
-        blocks,
+        reads={**moved_in, "totals_in": totals, "target_in": Pointer(target)},
+        writes={"target_out": Pointer(result)},
+        integers={"limit": tiles.limit, "targets": 1 << tiles.shift},
+        blocks=blocks,
         over=((result, target),),
     )
 

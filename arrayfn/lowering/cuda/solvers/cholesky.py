@@ -52,7 +52,11 @@ def small_factors(matrices: Var) -> HandwrittenCall:
     size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
-        _kernel(dtype, size), {}, {"a": Pointer(matrices)}, {"n": n}, count
+        _kernel(dtype, size),
+        reads={},
+        writes={"a": Pointer(matrices)},
+        integers={"n": n},
+        blocks=count,
     )
 
 

@@ -67,10 +67,10 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     tiles = rows * (rows + 1) // 2
     return HandwrittenCall(
         _Tiles(dtype, SIZE).text(),
-        {},
-        {"a": Pointer(matrices), "status": Pointer(status)},
-        {"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
-        count * tiles,
+        reads={},
+        writes={"a": Pointer(matrices), "status": Pointer(status)},
+        integers={"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
+        blocks=count * tiles,
         flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),
     )
 

@@ -72,7 +72,9 @@ def _call(
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(ColumnLayout(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
-    return HandwrittenCall(text, reads, writes, {"n": n}, count)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers={"n": n}, blocks=count
+    )
 
 
 def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:

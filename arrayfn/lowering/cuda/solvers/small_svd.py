@@ -86,7 +86,9 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
     text = _text(ColumnLayout(dtype, rows_of(length)), with_vectors=False)
     integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
     reads, writes = {"a": operand.place}, {"s": Pointer(s)}
-    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers=integers, blocks=operand.matrices
+    )
 
 
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
@@ -110,7 +112,9 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     writes = {n: Pointer(x) for n, x in zip(names, (s, *ends), strict=True)}
     integers = dict(zip(_INTEGERS, numbers, strict=True))
     reads = {"a": operand.place}
-    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers=integers, blocks=operand.matrices
+    )
 
 
 def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:

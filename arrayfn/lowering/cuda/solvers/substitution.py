@@ -101,10 +101,10 @@ def substituted(
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     return HandwrittenCall(
         text,
-        {"a": Pointer(matrix.array)},
-        {"b": Pointer(b)},
-        integers,
-        matrices * blocks * parts,
+        reads={"a": Pointer(matrix.array)},
+        writes={"b": Pointer(b)},
+        integers=integers,
+        blocks=matrices * blocks * parts,
         flag_buffer=flag_buffer,
     )
 
