@@ -58,6 +58,7 @@ class NumbaFunction:
         vjp: Callable[..., Any] | None = None,
         check: bool | float = True,
     ) -> None:
+        """Copy the Python source of ``function``, and take its name and docstring."""
         self.function = function
         self.result = result
         self.vjp = vjp
@@ -230,8 +231,9 @@ class _Call:
 
         The result is a ShapeDtypeStruct or a pytree of them. They are those that the
         user gave, or for a ufunc those of a call on empty arrays, or a number if Numba
-        infers that. Otherwise ArgumentError is raised; ``error`` says why the function
-        was not traced.
+        infers that. Otherwise ArgumentError is raised. ``error`` says why the function
+        was not traced; it is None for a function that writes its results into its
+        arguments.
         """
         callee = self.callee
         operand_types = [leaf_type(x) for x in operands]
@@ -513,6 +515,8 @@ def type_of_traced() -> Any:
     frame: types.FrameType | None = asking
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("numba.cuda"):
+            # Numba's Python code that asks is its module ``typeof``. In any other frame
+            # C code asks, which has no frame of its own.
             if not str(asking.f_globals.get("__name__")).endswith(".typeof"):
                 raise AttributeError("_numba_type_")
             raise ArgumentError(
@@ -522,14 +526,15 @@ def type_of_traced() -> Any:
                 user_location(),
             )
         frame = frame.f_back
-    return _prepared()
+    return _type_after_patching()
 
 
 @cache
-def _prepared() -> Any:
-    """Make Numba's type of traced values, and patch Numba's dispatchers for it.
+def _type_after_patching() -> Any:
+    """Return Numba's type of traced values; patch Numba's dispatchers for it first.
 
-    Numba's dispatchers then call the NumbaFunction when an argument is traced.
+    This is done once. Numba's dispatchers then call the NumbaFunction when an argument
+    is traced.
     """
     import numba
     from numba.core import dispatcher

@@ -49,6 +49,7 @@ class Lockstep:
     """
 
     def __init__(self, members: int = 1) -> None:
+        """Begin with calls that are not in lockstep, of ``members`` threads."""
         self.barrier = threading.Barrier(members)
         self.is_on = False
         self._calls = 0  # calls in lockstep that are still to come

@@ -94,6 +94,7 @@ class ObjectCache:
     """
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
+        """Use ``directory``, which is first accessed when code is looked up."""
         self.directory = directory
         self.max_bytes = max_bytes
         self._memory: dict[str, bytes] = {}  # code that could not be written

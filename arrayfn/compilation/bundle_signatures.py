@@ -78,6 +78,10 @@ class Signature:
     """
 
     def __init__(self, contents: Contents, number: int, backend: Backend) -> None:
+        """Read signature ``number`` of the bundle, for calls on ``backend``.
+
+        Raises BundleError for files that are not understood.
+        """
         self._contents = contents
         self._number = number
         self._backend = backend

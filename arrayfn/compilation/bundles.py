@@ -155,7 +155,7 @@ class _Arrays:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.types: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}  # of arrays, by dtype and hash
 
     def add(self, array: Any) -> int:
         """Add ``array``, unless an equal one is there; return its number."""

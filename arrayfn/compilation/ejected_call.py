@@ -174,7 +174,10 @@ class EjectedCall:
                 cooperative=bool(cooperative),
             )
             items, grain, scratch = map(int, data["counts"])
-            arguments = [_loaded(int(a), int(b)) for a, b in data["arguments"]]
+            # Each argument is a pair of integers, as ``_stored`` returns.
+            arguments = [
+                _loaded(int(memory), int(value)) for memory, value in data["arguments"]
+            ]
             count = sum(n.startswith("before_") for n in data.files)
             before = [data[f"before_{k}"] for k in range(count)]
             after = [data[f"after_{k}"] for k in range(count)]
@@ -196,6 +199,7 @@ class Recorder:
         step: KernelCall,
         pointers: Sequence[tuple[Array, int] | None],
     ) -> None:
+        """Copy the memories before the call; ``call`` becomes the recorded call."""
         arguments: list[Argument] = []
         # ``_memories`` are views by address, which do not keep the arrays alive.
         self._keepalive = [array for array, _ in filter(None, pointers)]

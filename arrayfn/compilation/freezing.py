@@ -69,6 +69,7 @@ class _Freezer:
     """
 
     def __init__(self, program: Program, recipes: tuple[str, ...]) -> None:
+        """Begin with the captured arrays as the only known values."""
         self.program = program
         self.recipes = recipes
         pairs = zip(program.constants, program.constant_values, strict=True)

@@ -178,7 +178,7 @@ class _DeviceCache:
 
     def __init__(self) -> None:
         self._executables: dict[Any, _Compiled] = {}
-        self._numbers: dict[Any, Any] = {}
+        self._numbers: dict[Any, Any] = {}  # copies of scalars: see ``put``
 
     def find(self, key: Any, device: str, program: Callable[[], Program]) -> _Compiled:
         """Return the executable under ``key``; if there is none, compile one.

@@ -94,9 +94,13 @@ class Jitted(Generic[P, R]):
     )
 
     def __init__(self, compiler: Compiler) -> None:
+        """Begin without compiled code; ``compiler`` has the function and options.
+
+        The object is added to ``_all``, so that its code can be dropped.
+        """
         functools.update_wrapper(self, compiler.function)
         self._compiler = compiler
-        self._cache: dict[Key, CompiledSignature] = {}
+        self._cache: dict[Key, CompiledSignature] = {}  # the signatures so far
         self._asks_mesh = False  # whether a signature asked for the mesh of set_mesh
         # Shortcuts to the last signature's executable. They give an int, and not
         # results, for arguments of other types; the second takes (args, kwargs).
@@ -436,6 +440,7 @@ class Jitted(Generic[P, R]):
 
 _NONE: Final = StaticParameters((), ())
 _all: WeakSet[Jitted[..., Any]] = WeakSet()
+"""All jitted functions, whose compiled code can be dropped."""
 
 
 @forgets

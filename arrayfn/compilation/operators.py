@@ -69,6 +69,7 @@ class Operator(Generic[P, R]):
         parts: tuple[str, ...] = (),
         shardable: bool = False,
     ) -> None:
+        """Take the function's name and docstring, and define the operator's name."""
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name

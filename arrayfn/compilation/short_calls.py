@@ -50,6 +50,7 @@ def structure_shortcut(
         if arguments_structure != structure:
             return MISMATCH
         result = call(*leaves)
+        # An int is no result, but says that nothing was run, as MISMATCH does.
         if out_tree is None or type(result) is int:
             return result
         return tree.unflatten(out_tree, result)

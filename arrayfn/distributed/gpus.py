@@ -57,9 +57,10 @@ class GpuPlans:
         timed: bool = False,
     ) -> None:
         """Load ``compiled`` on each GPU of ``devices``, which maps members to them."""
-        self._generation = GROUPS.generation
+        self._generation = GROUPS.generation  # changes when collectives are aborted
         self._lockstep = Lockstep(len(devices))
         self._executables: list[Executable | TimedExecutable] = []
+        # For each member: its coordinates in the mesh, the plan's last arguments.
         self._indices: list[list[Any]] = []
         for member, device in devices.items():
             here = gpu_of(device)

@@ -141,7 +141,7 @@ class _Groups:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.groups: dict[tuple[int, ...], Group] = {}
-        self.plans: WeakSet[GpuPlans] = WeakSet()
+        self.plans: WeakSet[GpuPlans] = WeakSet()  # whose graphs ``abort`` drops
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:
@@ -193,6 +193,7 @@ class Watch:
     """
 
     def __init__(self, what: str) -> None:
+        """Begin to count the time; errors call the computation ``what``."""
         self.what = what
         self.limit = timeout()
         self.end = time.monotonic() + self.limit

@@ -83,6 +83,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        """Import MPI, which begins it; raises BackendError without mpi4py."""
         try:
             mpi: Any = import_module("mpi4py.MPI")
         except ImportError as error:
@@ -97,6 +98,7 @@ class Processes:
         self.rank = int(self.world.Get_rank())
         self.size = int(self.world.Get_size())
         self.stopped = ""
+        # MPI's communicators of groups, by the ranks of their processes.
         self._groups: dict[tuple[int, ...], Any] = {}
 
     @cached_property
@@ -335,7 +337,7 @@ class ProcessMember:
         self.processes = processes
         self.mesh = mesh
         self.member = member
-        self._communicators: dict[str, MpiCommunicator] = {}
+        self._communicators: dict[str, MpiCommunicator] = {}  # by mesh axis
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Run the collective ``step`` with the other members along its mesh axis.

@@ -139,9 +139,11 @@ class ClockedMesh:
     """
 
     def __init__(self, compiled: MeshProgram) -> None:
+        """Load ``compiled`` with clocks or events on each device of this process."""
         self._run = MeshExecutable(compiled, timed=True)
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
         self.backend = "cuda" if self._run.on_gpus else "mesh"
+        # For each device: (runs, total seconds) of each step, by its number.
         self._step_times: list[Mapping[int, tuple[int, float]]] = []
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
@@ -171,9 +173,17 @@ class MeshExecutable:
     """A plan loaded on each device of this process.
 
     If ``timed``, GPUs record the times of its steps.
+
+    Attributes:
+        in_shardings: how each input is distributed.
+        local: the members of the mesh whose devices this process has.
+        local_devices: the device of each of these members.
+        gpus: the plan on this process's GPUs, once it is loaded.
+        runs: the plan on the CPU device of each member in ``local``.
     """
 
     def __init__(self, compiled: MeshProgram, *, timed: bool = False) -> None:
+        """Load the plan on CPU devices; on GPUs it is loaded at the first call."""
         self.timed = timed
         self.mesh = compiled.partitioned.mesh
         self.in_shardings = [

@@ -244,7 +244,7 @@ class ThreadMember:
     def __init__(self, run: Run, member: int) -> None:
         self.run = run
         self.member = member
-        self._communicators: dict[str, Communicator] = {}
+        self._communicators: dict[str, Communicator] = {}  # by mesh axis
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Run the collective ``step`` with the other members along its mesh axis.

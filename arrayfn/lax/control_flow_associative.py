@@ -90,7 +90,7 @@ def _scanned(
     pairs = combine(_every(leaves, axes, 0, last), _every(leaves, axes, 1, count))
     odd = _scanned(combine, pairs, axes)  # p[1], p[3], ...
     # If the count is even, no element follows the last odd one.
-    before = odd if count % 2 else _every(odd, axes, 0, count // 2 - 1, 1)
+    before = odd if count % 2 else _every(odd, axes, 0, count // 2 - 1, step=1)
     rest = _every(leaves, axes, 2, count)  # x[2], x[4], ...
     firsts = _every(leaves, axes, 0, 1)
     even = firsts  # p[0], p[2], p[4], ...
@@ -119,7 +119,7 @@ def _interleaved(even: Any, odd: Any, axis: int) -> Any:
     """
     count = leaf_type(odd).shape[axis]
     longer = leaf_type(even).shape[axis] > count
-    (first,) = _every([even], [axis], 0, count, 1)
+    (first,) = _every([even], [axis], 0, count, step=1)
     pairs = stack([first, odd], axis=axis + 1)
     shape = leaf_type(pairs).shape
     woven = pairs.reshape((*shape[:axis], 2 * count, *shape[axis + 2 :]))

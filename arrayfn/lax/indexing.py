@@ -54,10 +54,10 @@ class GatherDimensionNumbers:
     def windows(self) -> Windows:
         """Return these numbers as the parameters of the primitive."""
         return Windows(
-            tuple(self.offset_dims),
-            tuple(self.collapsed_slice_dims),
-            tuple(self.start_index_map),
-            (
+            window_axes=tuple(self.offset_dims),
+            collapsed_axes=tuple(self.collapsed_slice_dims),
+            indexed_axes=tuple(self.start_index_map),
+            batch=(
                 tuple(self.operand_batching_dims),
                 tuple(self.start_indices_batching_dims),
             ),
@@ -84,10 +84,10 @@ class ScatterDimensionNumbers:
     def windows(self) -> Windows:
         """Return these numbers as the parameters of the primitive."""
         return Windows(
-            tuple(self.update_window_dims),
-            tuple(self.inserted_window_dims),
-            tuple(self.scatter_dims_to_operand_dims),
-            (
+            window_axes=tuple(self.update_window_dims),
+            collapsed_axes=tuple(self.inserted_window_dims),
+            indexed_axes=tuple(self.scatter_dims_to_operand_dims),
+            batch=(
                 tuple(self.operand_batching_dims),
                 tuple(self.scatter_indices_batching_dims),
             ),

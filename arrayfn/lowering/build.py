@@ -66,6 +66,7 @@ class _Builder:
     """Builds the nest of one group, equation by equation.
 
     Attributes:
+        operands, statements: those of the nest so far.
         own_names: names of values that are loaded at a second index.
         values: the scalar of each Var at the current index.
         levels, stages: the level and stage of each Var's scalar.
@@ -76,6 +77,7 @@ class _Builder:
     def __init__(
         self, group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
     ) -> None:
+        """Begin an empty nest; the arguments are those of ``build_nest``."""
         self.group = group
         self.reads = reads
         self.names = names
@@ -156,7 +158,9 @@ class _Builder:
             copy = Var(atom.type)
             self.own_names[copy] = f"{self.name(atom)}_{len(self.operands)}"
             atom = copy
-        operand = ArrayOperand(read.base, atom.type.dtype, strides, offset, False)
+        operand = ArrayOperand(
+            read.base, atom.type.dtype, strides, offset, written=False
+        )
         self.operands.append(operand)
         self.loaded[key] = atom
         level = self.level_of_strides(strides)
@@ -364,7 +368,9 @@ class _Builder:
         """Add an operand and a statement that store ``var``."""
         ids = self.group.domain_axes[var]
         strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
-        self.operands.append(ArrayOperand(var, var.type.dtype, strides, offset, True))
+        self.operands.append(
+            ArrayOperand(var, var.type.dtype, strides, offset, written=True)
+        )
         level = self.levels[var]
         self.statements.append(
             Store(len(self.operands) - 1, self.values[var], level, self.stages[var])

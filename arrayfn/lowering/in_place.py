@@ -41,8 +41,9 @@ class Storage:
     """Which array's memory each Var is stored in: its own, or another Var's."""
 
     def __init__(self) -> None:
+        # The Var that each Var was put into, which may be in another one itself.
         self._in: dict[Var, Var] = {}
-        self._fixed_results: set[Var] = set()
+        self._fixed_results: set[Var] = set()  # see ``keeping``
 
     def of(self, var: Var) -> Var:
         """Return the Var in whose memory ``var`` is stored: itself, or another one."""
@@ -126,6 +127,7 @@ class _Placement:
     """
 
     def __init__(self, steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
+        """Find the last use of each array, and what may be overwritten."""
         self.steps = steps
         self.storage = storage
         self.scope = scope
@@ -415,13 +417,13 @@ def _copy(source: Var, target: Var) -> NestStep:
         # The source may be a larger array, of which the value is the first part.
         (Axis(target.type.size, reduced=False),),
         (
-            ArrayOperand(source, dtype, (1,), 0, written=False),
-            ArrayOperand(target, dtype, (1,), 0, written=True),
+            ArrayOperand(source, dtype, strides=(1,), offset=0, written=False),
+            ArrayOperand(target, dtype, strides=(1,), offset=0, written=True),
         ),
         (
-            Load(value, 0, "element", 0),
-            Compute(result, identity, (value,), "element", 0, 0),
-            Store(1, result, "element", 0),
+            Load(value, 0, "element", stage=0),
+            Compute(result, identity, (value,), "element", stage=0, cost=0),
+            Store(1, result, "element", stage=0),
         ),
         ("copy",),
         "an initial value that is needed later",

@@ -120,14 +120,16 @@ class Lowering:
     """Lowers one Program, as the passes left it. Other targets derive from this class.
 
     Attributes:
+        donated: the inputs that may be overwritten.
         reads: the array and index map behind each Var.
         names: the name that kernels give each Var.
         kernels: the kernels so far, by name.
-        by_key: the name of the kernel with a given neutral text.
+        by_key: the name of each kernel by its ``key``, so that equal kernels are one.
         steps: the steps of the block that is being lowered.
         uses: how often each array of that block is used.
         storage: the array in whose memory each Var lies.
-        counts: the next free number of each stem of kernel names.
+        counts: by the stem of kernels' names, the number that the next kernel with this
+            stem gets.
         serial: whether the block is the body of a loop that becomes one kernel.
         constants: arrays that kernels need besides the Program's, with their values.
     """
@@ -141,6 +143,7 @@ class Lowering:
     def __init__(
         self, program: Program, donated: frozenset[int], options: Options
     ) -> None:
+        """Begin without kernels and steps; ``donated`` has the numbers of inputs."""
         self.program = program
         self.options = options
         self.donated = {program.inputs[k] for k in donated}

@@ -91,12 +91,13 @@ def _window_elements(equation: Equation) -> int:
 def _convolution_operations(equation: Equation) -> int:
     """Count the operations of a convolution: each output reads a whole kernel.
 
-    Products with padding count like any other.
+    An equation computes one of the arrays "operand", "kernel" and "output", which its
+    parameter ``gives`` names, from the other two: an output, or a gradient by one of
+    the operands. Products with padding count like any other.
     """
-    x, w = (atom.type for atom in equation.inputs)
-    types = {"operand": x, "kernel": w, "output": equation.outputs[0].type}
     gives = equation.params.get("gives", "output")
-    types |= zip(ARRAYS[gives], (x, w), strict=True)
+    given_types = (atom.type for atom in equation.inputs)
+    types = dict(zip(ARRAYS[gives], given_types, strict=True))
     types[gives] = equation.outputs[0].type
     kernel, roles = types["kernel"], equation.params["rhs"]
     features = extents_of(kernel, (*roles[GROUP], *roles[OUTER]))

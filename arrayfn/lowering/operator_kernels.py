@@ -131,9 +131,9 @@ class KernelTable:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
-        self._listeners: list[Callable[[str], None]] = []
-        self._defined: set[str] = set()
-        self._with_kernels: set[str] = set()
+        self._listeners: list[Callable[[str], None]] = []  # see ``on_change``
+        self._defined: set[str] = set()  # operators that a function defines
+        self._with_kernels: set[str] = set()  # operators that have a kernel
 
     def define(self, operator: str) -> None:
         """Record that a function defines ``operator``.

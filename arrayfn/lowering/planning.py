@@ -55,6 +55,7 @@ class _Planner:
     """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls.
 
     Attributes:
+        storage: says in whose memory each Var is stored.
         buffers: the buffers so far.
         numbers: the index in ``buffers`` of each array that has a buffer.
         counts: how many buffers of each kind there are.
@@ -66,6 +67,7 @@ class _Planner:
     def __init__(
         self, program: Program, donated: Iterable[Var], storage: Storage
     ) -> None:
+        """Give buffers to the Program's inputs, outputs and constants."""
         self.storage = storage
         self.buffers: list[BufferAllocation] = []
         self.numbers: dict[Var, int] = {}

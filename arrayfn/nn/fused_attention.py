@@ -150,8 +150,13 @@ def grouped_places(B: int, K: int, T: int, G: int, S: int) -> Places:
 
     Each is int32 and broadcasts; the head is k G + g.
     """
-    head = anp.add(anp.multiply(iota(K, 1, 5), G), iota(G, 3, 5))
-    return iota(B, 0, 5), head, iota(T, 2, 5), iota(S, 4, 5)
+    head = anp.add(anp.multiply(iota(K, axis=1, rank=5), G), iota(G, axis=3, rank=5))
+    return (
+        iota(B, axis=0, rank=5),
+        head,
+        iota(T, axis=2, rank=5),
+        iota(S, axis=4, rank=5),
+    )
 
 
 def captured_of(terms: Terms) -> list[str]:

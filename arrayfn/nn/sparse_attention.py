@@ -77,15 +77,19 @@ def sparse_attention(
         queries, keys, (((5,), (4,)), over_heads), preferred_element_type=wide
     )  # [B, N / G, blocks, G, rows, width]
     logits = anp.multiply(logits, scale)
-    head = anp.add(anp.multiply(iota(N // G, 1, 6), G), iota(G, 3, 6))
-    row = anp.add(anp.multiply(iota(blocks, 2, 6), rows), iota(rows, 4, 6))
+    head = anp.add(
+        anp.multiply(iota(N // G, axis=1, rank=6), G), iota(G, axis=3, rank=6)
+    )
+    row = anp.add(
+        anp.multiply(iota(blocks, axis=2, rank=6), rows), iota(rows, axis=4, rank=6)
+    )
     inner = anp.arange(columns, dtype=dtypes.int32)
     # Positions of the gathered keys: block number times block size plus offset.
     key = anp.add(anp.multiply(index[..., None], columns), inner)
     key = anp.reshape(key, (*index.shape[:3], 1, 1, width))
     is_kept = anp.repeat(is_kept_block, columns, axis=-1)[..., None, None, :]
     # Positions behind the end would be outside of what the functions capture.
-    at = iota(B, 0, 6), head, anp.minimum(row, T - 1), anp.minimum(key, S - 1)
+    at = iota(B, axis=0, rank=6), head, anp.minimum(row, T - 1), anp.minimum(key, S - 1)
     where = anp.logical_and(mask_of(mask.mask_mod, *at), is_kept)
     where = anp.logical_and(where, anp.less(key, S))
     if score_mod is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.array_likes import adopted
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -159,13 +159,21 @@ def full(
         return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if filler.shape:
-        target = ops.broadcast_shape("full", (filler.shape, extents))
-        by_equations = is_made_of_equations((value,))
-        return _made(ops.same(ops.spread(value, filler.shape, target, by_equations)))
-    return _made(ops.full(value, extents, wanted))
+        if ops.broadcast_shape("full", (filler.shape, extents)) != extents:
+            raise ShapeError(
+                f"full: fill_value of shape {filler.shape} does not broadcast to "
+                f"{extents}",
+                user_location(),
+            )
+        # Traced values are broadcast by an equation, others by a view of NumPy, which
+        # ``same`` copies.
+        by_equation = is_made_of_equations((value,))
+        broadcast = ops.spread(value, filler.shape, extents, by_equation)
+        return _as_constant(ops.same(broadcast))
+    return _as_constant(ops.full(value, extents, wanted))
 
 
-def _made(value: Array) -> Array:
+def _as_constant(value: Array) -> Array:
     """Return ``value``, a new array; inside a trace, as a traced constant."""
     return constant(value) if type(value) is np.ndarray else value
 
@@ -318,7 +326,7 @@ def arange(
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)
     if not is_staged(()):
-        return _made(np.arange(first, last, by, dtype=target))
+        return _as_constant(np.arange(first, last, by, dtype=target))
     # Inside jit: first + by * iota, as equations.
     count = max(0, math.ceil((last - first) / by))
     steps = _iota(count, target)
@@ -378,7 +386,7 @@ def linspace(
     step = divide(subtract(stop, start), max(gaps, 1))
     ndim = ops.type_of_operand("linspace", step).ndim
     place = ops.normalize_axis("linspace", axis, ndim + 1)
-    count = _made(_iota(num, dtypes.real_of(inexact)))
+    count = _as_constant(_iota(num, dtypes.real_of(inexact)))
     count = _alone_on_axis(count, place, ndim + 1)
     first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))
     values = add(multiply(count, gap), first)
@@ -456,7 +464,7 @@ def eye(
         return ops.placed("eye", eye(N, M, k, dtype), device)
     shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
-    return _made(ops.convert(diagonal, _or_float64(dtype)))
+    return _as_constant(ops.convert(diagonal, _or_float64(dtype)))
 
 
 def identity(n: int, dtype: DTypeLike = None) -> Array:
@@ -486,7 +494,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Ar
     M is N, and the dtype float64, by default.
     """
     below = _below((N, N if M is None else M), k)
-    return _made(ops.convert(below, _or_float64(dtype)))
+    return _as_constant(ops.convert(below, _or_float64(dtype)))
 
 
 def _below(shape: tuple[int, int], k: int) -> Array:

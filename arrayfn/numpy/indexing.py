@@ -241,7 +241,7 @@ def _cut(entry: slice, extent: int) -> Cut:
     low, high, step = entry.indices(extent)
     count = len(range(low, high, step))
     if count == 0:
-        return Cut(0, 0, 1, reverse=False)
+        return Cut(low=0, count=0, step=1, reverse=False)
     if step > 0:
         return Cut(low, count, step, reverse=False)
     # A negative step: begin with the last element, which has the smallest index.
@@ -277,7 +277,7 @@ def getitem(
     # First apply slices and numbers (which drop their axes), as views. Axes that arrays
     # index stay whole. Then gather along these axes.
     whole = [
-        Cut(0, n, 1, reverse=False) if is_array(entry) else entry
+        Cut(low=0, count=n, step=1, reverse=False) if is_array(entry) else entry
         for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
     ]
     viewed = _basic(x, whole, type)
@@ -308,7 +308,9 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
     Equations that would change nothing are left out. ``type`` is the type of ``x``.
     """
     cuts = [
-        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        Cut(low=entry, count=1, step=1, reverse=False)
+        if isinstance(entry, int)
+        else entry
         for entry in entries
         if isinstance(entry, (Cut, int))
     ]
@@ -407,7 +409,9 @@ def _gathered(
     return gather(
         ops.as_array(x),
         columns,
-        Windows(windows, tuple(axes), tuple(axes)),
+        Windows(
+            window_axes=windows, collapsed_axes=tuple(axes), indexed_axes=tuple(axes)
+        ),
         tuple(1 if axis in axes else n for axis, n in enumerate(type.shape)),
         mode,
         fill_value,
@@ -485,7 +489,9 @@ def take(
     # The axes of the result that come from axes of ``a``.
     window_axes = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
-    windows = Windows(window_axes, (place,), (place,))
+    windows = Windows(
+        window_axes=window_axes, collapsed_axes=(place,), indexed_axes=(place,)
+    )
     return gather(a, columns, windows, sizes, mode, fill_value)
 
 
@@ -536,7 +542,12 @@ def take_along_axis(
     full[place] = wanted.shape[place]
     index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
     columns, _ = index_columns([index], [type.shape[place]])
-    windows = Windows((), (place,), (place,), (others, others))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=(place,),
+        indexed_axes=(place,),
+        batch=(others, others),
+    )
     if mode is None:
         mode = "fill" if known_value(index) is None else "promise_in_bounds"
     return gather(

@@ -144,7 +144,7 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
     flat = ravel(a)
     if size > type.size:
         flat = concatenate([flat] * -(-size // type.size))  # ceil(size / type.size)
-    return reshape(slice_along(flat, 0, size, 0), wanted)
+    return reshape(slice_along(flat, 0, size, axis=0), wanted)
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:
@@ -258,7 +258,12 @@ def put_along_axis(
         reshape(positions, (*shape, 1)),
         broadcast_to(new, shape),
         # Windows of one element along ``place``; the other axes run together.
-        Windows((), (place,), (place,), (others, others)),
+        Windows(
+            window_axes=(),
+            collapsed_axes=(place,),
+            indexed_axes=(place,),
+            batch=(others, others),
+        ),
         unique_indices=False,
     )
 

@@ -115,7 +115,7 @@ def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
     if not trim_leading_zeros:
         return p
     trimmed = trim_zeros(p, "f")
-    return trimmed if trimmed.shape[0] else slice_along(p, 0, 1, 0)
+    return trimmed if trimmed.shape[0] else slice_along(p, 0, 1, axis=0)
 
 
 def polydiv(
@@ -158,9 +158,9 @@ def polyder(p: ArrayLike, m: int = 1) -> Array:
     for _ in range(m):
         extent = value.shape[0]
         if extent <= 1:
-            return slice_along(value, 0, 0, 0)
+            return slice_along(value, 0, 0, axis=0)
         powers = arange(extent - 1, 0, -1)
-        value = multiply(slice_along(value, 0, extent - 1, 0), powers)
+        value = multiply(slice_along(value, 0, extent - 1, axis=0), powers)
     return value if m else ops.same(value)
 
 

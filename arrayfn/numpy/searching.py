@@ -163,7 +163,7 @@ def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
         ops.full(0, (length,), dtype),
         reshape(ops.convert(places, dtypes.int64), (extent, 1)),
         weights,
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=False,
     )
 

@@ -166,7 +166,14 @@ def _unique_slices(
 
     def of_numpy(value: Any) -> Any:
         """Return the positions, the inverse and the counts."""
-        return np.unique(value, True, True, True, axis=axis, equal_nan=equal_nan)[1:]
+        return np.unique(
+            value,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+            axis=axis,
+            equal_nan=equal_nan,
+        )[1:]
 
     results = _by_numpy("unique", of_numpy, x)
     values = take(x, results[0], axis)
@@ -246,7 +253,7 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
         ops.full(0, (size,), dtypes.int64),
         reshape(places, (places.shape[0], 1)),
         updates,
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=scatter is indexing.scatter,  # indices of an argsort
     )
 
@@ -259,8 +266,8 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
     count = ordered.shape[0]
     if not count:
         return ops.full(True, (0,), dtypes.bool_)
-    later = slice_along(ordered, 1, count, 0)
-    earlier = slice_along(ordered, 0, count - 1, 0)
+    later = slice_along(ordered, 1, count, axis=0)
+    earlier = slice_along(ordered, 0, count - 1, axis=0)
     differ: Any = not_equal(later, earlier)
     if equal_nan and ordered.dtype in dtypes.INEXACT:
         differ = logical_and(differ, ~logical_and(isnan(later), isnan(earlier)))
@@ -279,7 +286,9 @@ def unique_all(
     """
     if size is None:
         return UniqueAll(*_by_numpy("unique_all", np.unique_all, x))
-    return _unique(x, None, False, ops.whole(size), fill_value)
+    return _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
 
 
 def unique_counts(
@@ -291,7 +300,9 @@ def unique_counts(
     """
     if size is None:
         return UniqueCounts(*_by_numpy("unique_counts", np.unique_counts, x))
-    results = _unique(x, None, False, ops.whole(size), fill_value)
+    results = _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
     return UniqueCounts(results.values, results.counts)
 
 
@@ -304,7 +315,9 @@ def unique_inverse(
     """
     if size is None:
         return UniqueInverse(*_by_numpy("unique_inverse", np.unique_inverse, x))
-    results = _unique(x, None, False, ops.whole(size), fill_value)
+    results = _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
     return UniqueInverse(results.values, results.inverse_indices)
 
 
@@ -317,7 +330,9 @@ def unique_values(
     """
     if size is None:
         return _by_numpy("unique_values", lambda v: np.sort(np.unique_values(v)), x)
-    return _unique(x, None, False, ops.whole(size), fill_value).values
+    return _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    ).values
 
 
 # Sets.

@@ -489,7 +489,9 @@ def _with_slice(
         if not isinstance(entry, int)
     )
     cuts = [
-        Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
+        Cut(low=entry, count=1, step=1, reverse=False)
+        if isinstance(entry, int)
+        else entry
         for entry in entries
         if isinstance(entry, (Cut, int))
     ]
@@ -558,7 +560,7 @@ def _scattered(
         x,
         columns,
         reshape(broadcast_to(updates, tuple(shown)), final),
-        Windows(windows, collapsed, indexed),
+        Windows(window_axes=windows, collapsed_axes=collapsed, indexed_axes=indexed),
         unique_indices=unique_indices,
         mode=mode or "drop",
     )
@@ -605,7 +607,7 @@ def _scattered_flat(
         reshape(x, -1),
         reshape(places, (count, 1)),
         reshape(broadcast_to(updates, places.shape), (count,)),
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=unique_indices,
     )
     return reshape(flat, type.shape)

@@ -126,6 +126,8 @@ def of_dtype(h: Array, y: Array) -> Array:
 class RungeKutta:
     """An explicit embedded Runge-Kutta pair, whose last stage is the slope at the end.
 
+    ``order`` is the order of the error estimate; the step's is one higher.
+
     Stage i is f(t + nodes[i] h, y + h matrix[i] . stages), and the step adds h weights
     . stages. ``errors`` has the weights of an error estimate, or of two, as DOP853
     combines them. The interpolant is a polynomial in the fraction ``at`` of the step:

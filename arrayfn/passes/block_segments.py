@@ -81,6 +81,7 @@ class Blocks:
         differ: Sequence[bool],
         inputs: Sequence[Atom],
     ) -> None:
+        """Emit ``program`` into the current builder; see the class."""
         self.axis = axis
         self.flags = varying(program, differ, axis.name)
         # The inputs and constants; ``_emit`` adds the results of segments.
@@ -100,7 +101,8 @@ class Blocks:
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
-        return views.reshape(slice_along(x, 0, 0, 1), shape=atom.type.shape)
+        first = slice_along(x, axis=0, start=0, stop=1)
+        return views.reshape(first, shape=atom.type.shape)
 
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""
@@ -207,7 +209,11 @@ class Blocks:
         xs: list[tuple[Var, Atom]] = []
 
         def add(equation: Equation) -> None:
-            """Append ``equation`` to the body, preceded by the views that it reads."""
+            """Append ``equation`` to the body, preceded by the views that it reads.
+
+            What else it reads becomes an input of the body: a slice (``xs``) if it is
+            stacked, else a constant (``consts``).
+            """
             for atom in equation.inputs:
                 if not isinstance(atom, Var) or atom in environment:
                     continue

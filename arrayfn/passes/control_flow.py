@@ -93,6 +93,7 @@ class _Loop:
         xs: Sequence[Atom],
         is_used: Sequence[bool],
     ) -> None:
+        """Pair inputs of ``body`` with the operands, and outputs with their results."""
         carry_begin, xs_begin = len(consts), len(consts) + len(carry)
         inputs = body.inputs
         self.body = body
@@ -216,10 +217,10 @@ def _emit_scan(
     body = simplify(params["program"])
     loop = _Loop(
         body,
-        operands[:carry_begin],
-        operands[carry_begin:xs_begin],
-        operands[xs_begin:],
-        is_used,
+        consts=operands[:carry_begin],
+        carry=operands[carry_begin:xs_begin],
+        xs=operands[xs_begin:],
+        is_used=is_used,
     )
     loop.narrow()
     params["program"] = simplify(loop.program())

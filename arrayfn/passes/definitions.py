@@ -14,7 +14,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self._by_var: dict[Var, Equation] = {}
-        self._seen = 0
+        self._seen = 0  # equations of the builder that are in ``_by_var``
 
     def of(self, atom: Atom) -> Equation | None:
         """Return the equation that makes ``atom``.

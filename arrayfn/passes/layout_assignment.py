@@ -154,6 +154,10 @@ class _Assignment:
         *,
         inside: bool = False,
     ) -> None:
+        """Begin a Program of the same name.
+
+        The arguments are attributes; ``writable`` is ``writable_numbers``.
+        """
         self.program = program
         self.inside = inside
         self.rules = rules

@@ -89,6 +89,7 @@ class _Scan:
 
     Attributes:
         consts, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
+        params: the params of the scan.
         equations: the equations of the body that are left.
         zeros: the arrays of the new Program that are known to be zeros. A sum that
             begins at one of them needs no addition.
@@ -97,6 +98,7 @@ class _Scan:
     def __init__(
         self, equation: Equation, operands: Sequence[Atom], zeros: set[Atom]
     ) -> None:
+        """Pair the body's inputs with the scan's ``operands``."""
         self.zeros = zeros
         self.equation = equation
         self.params = dict(equation.params)

@@ -58,6 +58,7 @@ class _Unrolled:
         equation: Equation,
         simplify: Callable[[Program], Program],
     ) -> None:
+        """Run the passes ``simplify`` on the body of the scan ``equation``."""
         params = equation.params
         self.equation = equation
         self.body = simplify(params["program"])

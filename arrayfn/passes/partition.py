@@ -116,6 +116,7 @@ class Partition:
         indices: Mapping[str, Atom],
         within: frozenset[str] = UNVARYING,
     ) -> None:
+        """Begin without equations; ``mesh`` is the mesh of the devices."""
         self.mesh = mesh
         self.sizes = mesh.shape
         self.indices = indices

@@ -164,7 +164,7 @@ def _batch(
     """
     condition, *values = mapped_axes_first(inputs, dims)
     if dims[0] is None:
-        condition = repeated(axis_size, condition, None)
+        condition = repeated(axis_size, condition, dim=None)
     mapped = tuple(dim is not None for dim in dims[1:])
     loops = ((axis_size, mapped), *loops)
     check(condition, *values, message=message, names=names, loops=loops)

@@ -120,7 +120,10 @@ class Split(Protocol):
         linear_outputs: Sequence[bool],
         /,
     ) -> Parts:
-        """Return the two parts of ``program``."""
+        """Return the known and the linear part of ``program``.
+
+        ``unknown`` has a flag for each input, and ``linear_outputs`` for each output.
+        """
         ...
 
 

@@ -206,7 +206,7 @@ def _mapped_input(
     """
     if is_mapped or not is_wanted:
         return builder.input(type)
-    return repeated(size, builder.input(type.with_shape(type.shape[1:])), None)
+    return repeated(size, builder.input(type.with_shape(type.shape[1:])), dim=None)
 
 
 def mapped_type(type: ArrayType, size: int) -> ArrayType:

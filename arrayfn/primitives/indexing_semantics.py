@@ -186,11 +186,21 @@ def put(x: Array, positions: Array, updates: Array) -> None:
 
 # Samples.
 
-_ROWS_OF = Windows((1,), (0,), (0,))  # x[i]: rows of a matrix
-_PATCHES_OF = Windows((1, 2), (), (1, 0))  # windows of a matrix, column index first
-_ALONG = Windows((), (0, 1), (0, 1))  # x[i, j]: single elements
-_BATCHED = Windows((1,), (), (1,), ((0,), (0,)))  # a window of each row
-_FIRST = Windows((0,), (1,), (1,))  # columns, the window axis first
+_ROWS_OF = Windows(
+    window_axes=(1,), collapsed_axes=(0,), indexed_axes=(0,)
+)  # x[i]: rows of a matrix
+_PATCHES_OF = Windows(
+    window_axes=(1, 2), collapsed_axes=(), indexed_axes=(1, 0)
+)  # windows of a matrix, column index first
+_ALONG = Windows(
+    window_axes=(), collapsed_axes=(0, 1), indexed_axes=(0, 1)
+)  # x[i, j]: single elements
+_BATCHED = Windows(
+    window_axes=(1,), collapsed_axes=(), indexed_axes=(1,), batch=((0,), (0,))
+)  # a window of each row
+_FIRST = Windows(
+    window_axes=(0,), collapsed_axes=(1,), indexed_axes=(1,)
+)  # columns, the window axis first
 
 
 def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:

@@ -39,7 +39,7 @@ class FunctionTable:
 
     def __init__(self) -> None:
         """Make an empty table."""
-        self._numbers = itertools.count()
+        self._numbers = itertools.count()  # for unique names
         self._by_name: weakref.WeakValueDictionary[str, NamedFunction] = (
             weakref.WeakValueDictionary()
         )

@@ -209,10 +209,9 @@ def _transpose(
     CSE does not merge the recomputed values with those of the forward pass.
     """
     linear = [isinstance(x, Linear) for x in inputs]
-    given_cotangents = [ct is not None for ct in cotangents]
-    program, has_cotangent = transpose(
-        body, linear, given_cotangents, [False] * sum(linear)
-    )
+    has_output_cotangent = [ct is not None for ct in cotangents]
+    dense = [False] * sum(linear)  # cotangents that are zero may be left out
+    program, has_cotangent = transpose(body, linear, has_output_cotangent, dense)
     known = not_linear(inputs)
     if prevent_cse:
         program = _behind_barriers(program, len(known))

@@ -117,13 +117,18 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
 def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
     """Make the jvp rule of ``primitive(x, *others, **params)``, linear in ``x`` only.
 
-    The others are indices, which have no tangents: ``dy = primitive(dx, *others)``.
+    ``dy = primitive(dx, *others)``, where the others are indices or the token of an
+    ``optimization_barrier``.
     """
 
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
-        """Apply the primitive to the first operand's tangent."""
+        """Apply the primitive to the first operand's tangent, if it has one.
+
+        The tangents of the others do not count: indices have none, and the value of an
+        ``optimization_barrier`` does not depend on its token.
+        """
         if tangents[0] is None:
             return [None]
         return [primitive(tangents[0], *primals[1:], **params)]

@@ -345,7 +345,8 @@ stop_gradient = Primitive(
     transpose=NOT_LINEAR,
     batch=batched_along(Emitter("stop_gradient")),
     samples=lambda: [
-        Sample((_sample((3, 4), 23, d),), {}, ()) for d in dtypes.SHORT_NAMES
+        Sample((_sample((3, 4), 23, d),), {}, differentiate=())
+        for d in dtypes.SHORT_NAMES
     ],
     doc="The operand, treated as a constant by derivatives.",
 )

@@ -268,7 +268,11 @@ def overlap_add(
         )
         for k in range(len(counts))
     ]
-    windows_geometry = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
+    windows_geometry = Windows(
+        window_axes=tuple(range(len(kept))),
+        collapsed_axes=geometry.axes,
+        indexed_axes=geometry.axes,
+    )
     zeros = views.zeros(x)
     options = {"mode": "drop", "unique_indices": False}
     return emitters.scatter_add(

@@ -309,9 +309,9 @@ def _same_for_equal_values(random: np.random.Generator, x: Array) -> Array:
 
 
 def _one_sided(random: np.random.Generator, x: Array) -> Array:
-    """Draw one number from -1 to 1 for all elements.
+    """Draw one number from -1 to 1, the same for all elements.
 
-    A function may be too large everywhere.
+    The errors of a function may have the same sign everywhere.
     """
     return np.full(x.shape, random.uniform(-1.0, 1.0))
 

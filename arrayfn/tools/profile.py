@@ -124,8 +124,8 @@ class Profile:
     calls: list[CallTime] = field(default_factory=list[CallTime])
     _runs: dict[int, _Run] = field(default_factory=dict[int, "_Run"], repr=False)
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
-    _begin: float = 0.0
-    _preparing: float = 0.0
+    _begin: float = 0.0  # the clock at the start
+    _preparing: float = 0.0  # seconds that the measurement itself has taken
 
     def __enter__(self) -> Self:
         """Begin: ``_call`` runs all compiled functions of the block."""

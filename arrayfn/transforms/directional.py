@@ -160,6 +160,7 @@ class _Linearized:
     def __init__(
         self, function: Function, primals: tuple[Any, ...], has_aux: bool
     ) -> None:
+        """Trace ``function``, linearize it, and compute its value at ``primals``."""
         leaves, self.structure = tree.flatten(primals)
         traced = trace_function(function, primals, {})
         captured = traced.trace.captured

@@ -120,7 +120,7 @@ class _Series:
     ) -> None:
         self.first = first
         self._coefficient = coefficient
-        self._series_of_terms: dict[int, Atom | None] = {}
+        self._series_of_terms: dict[int, Atom | None] = {}  # coefficients by order
 
     @property
     def varies(self) -> bool:

@@ -116,6 +116,7 @@ class _CotangentSums:
 
     def __init__(self, linear: set[Var]) -> None:
         self._linear = linear
+        # For each Var, the sums of the terms by the axes to sum them over.
         self._by_axes: dict[Var, dict[frozenset[str], Atom]] = {}
 
     def add(self, atom: Atom, cotangent: Atom | None) -> None:

@@ -273,6 +273,11 @@ def test_asarray_stacks_traced_values(traced):
             lambda: anp.broadcast_to(M, (4, 4)),
             r"broadcast_to: shapes \(3, 4\), \(4, 4\)",
         ),
+        (
+            lambda: anp.full((1,), np.array([1, 2, 3])),
+            r"full: fill_value of shape \(3,\) does not broadcast to \(1,\)",
+        ),
+        (lambda: anp.full((2,), M), r"full: shapes \(3, 4\), \(2,\) do not broadcast"),
         (lambda: anp.einsum("ij,jk", M, M), r"einsum: axis 'j' has extent 4 in one"),
         (lambda: anp.zeros((2, -1)), r"zeros|full: negative extents"),
         (

@@ -122,7 +122,8 @@ class _Arguments:
 
         ``constants`` are the addresses of the plan's constants. A frame holds the
         addresses of inputs, outputs and moving buffers, in this order. ``bases`` maps a
-        buffer's number in the plan to its index in the frame.
+        buffer's number in the plan to its index in the frame. ``moving`` is the number
+        of moving buffers, and ``arena`` the size of the arena in bytes.
         """
         self.plan = plan
         self.constants = constants
@@ -204,6 +205,10 @@ class _Steps:
     def __init__(
         self, tables: _Tables, arguments: _Arguments, entries: Mapping[str, Entry]
     ) -> None:
+        """Begin without steps; ``entries`` has the code of each kernel by name.
+
+        The steps' tables go to ``tables``, and their arguments to ``arguments``.
+        """
         self.tables = tables
         self.arguments = arguments
         self.entries = entries
@@ -225,11 +230,13 @@ class _Steps:
         encoded.arguments = first
         return encoded
 
-    def moving(self) -> dict[str, int]:
+    def take_patch_fields(self) -> dict[str, int]:
         """Return the fields ``patches`` and ``patch_count`` of the step being encoded.
 
-        The patches are those of the step's arguments in moving buffers, which were
-        added just before. The runner applies them before each run of the step.
+        The patches are those of the step's arguments in moving buffers. The runner
+        applies them before each run of the step. Call this after all of the step's own
+        arguments are added, and before the steps inside it are encoded: it takes the
+        patches of all arguments since the last call.
         """
         patches = self.arguments.take_moving()
         address = self.tables.structures(patches)
@@ -259,7 +266,7 @@ class _Steps:
             slots=self.tables.integers(slots),
             slot_count=len(slots),
             weight=1 if is_short else CHECK_AFTER,
-            **self.moving(),
+            **self.take_patch_fields(),
         )
 
     def loop(self, step: plans.Loop) -> Step:
@@ -282,13 +289,16 @@ class _Steps:
             begin = len(arguments.template) - first
             nbytes = arguments.plan.buffers[c.result].nbytes
             current, following = arguments.bases[c.current], arguments.bases[c.next]
-            carries.append(Carry(current, following, begin, nbytes))
-            for buffer in (c.initial, c.first, c.second, c.result):
+            carries.append(
+                Carry(base=current, next_base=following, argument=begin, nbytes=nbytes)
+            )
+            for buffer in (c.initial, c.first, c.second, c.result):  # as Carry says
                 arguments.add_buffer(buffer)
         predicate = len(arguments.template) - first
         if step.predicate is not None:
             arguments.add_buffer(step.predicate)
-        moving = self.moving()
+        # The loop's own arguments end here; those of its body follow.
+        own_patches = self.take_patch_fields()
         loop = Loop(
             count=-1 if step.count is None else step.count,
             predicate=predicate,
@@ -300,7 +310,7 @@ class _Steps:
             carry_count=len(carries),
         )
         address = self.tables.structures([loop])
-        return Step(kind=StepKind.LOOP, loop=address, **moving)
+        return Step(kind=StepKind.LOOP, loop=address, **own_patches)
 
     def branch(self, step: plans.Branch) -> Step:
         """Encode a branch and the steps of all its blocks.
@@ -308,14 +318,14 @@ class _Steps:
         Its only argument is the address of the index of the block to run.
         """
         self.arguments.add_buffer(step.index)
-        moving = self.moving()
+        own_patches = self.take_patch_fields()
         blocks = [
             Block(steps=self.table(branch), step_count=len(branch))
             for branch in step.branches
         ]
         table = self.tables.structures(blocks)
         branch = self.tables.structures([Branch(blocks=table, block_count=len(blocks))])
-        return Step(kind=StepKind.BRANCH, branch=branch, **moving)
+        return Step(kind=StepKind.BRANCH, branch=branch, **own_patches)
 
 
 def line_up(size: int) -> int:

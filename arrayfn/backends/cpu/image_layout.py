@@ -175,13 +175,13 @@ class Frame(Struct):
     """The memory of one call: this head, then its arrays and a small workspace."""
 
     next: Frame | None  # in the image's list of free ones
-    threads: int
+    threads: int  # for how many its copies and its workspace have room
     patched: int  # address of the workspace that the arguments point to
     workspace: int  # address of its own workspace; 0: each call takes one from the heap
     unchecked: int  # weights of the steps since signals were checked
     bases: Array[int]  # addresses of inputs, outputs and moving buffers
     numbers: Array[int]  # values of inputs that are Python numbers
-    arguments: Array[int]
+    arguments: Array[int]  # of all steps
     copies: int  # address of the threads' own copies of a step's arguments
 
 
@@ -199,7 +199,7 @@ class Image(Struct):
     step_count: int
     template: Array[int]  # the arguments of all steps, constants filled in
     argument_count: int
-    patches: Array[Patch]
+    patches: Array[Patch]  # of arguments that point to inputs and outputs
     patch_count: int
     workspace_patches: Array[WorkspacePatch]
     workspace_patch_count: int
@@ -207,8 +207,8 @@ class Image(Struct):
     arena_bytes: int
     scratch_bytes: int  # of a thread
     copy_bytes: int  # of a thread's own copy of a step's arguments
-    flags: int
-    frames: Frame | None
+    flags: int  # PARALLEL, RELEASE_GIL, USES_BLAS and USES_THREADED_BLAS
+    frames: Frame | None  # the list of free ones
     pool: Pool
     heap: Heap
     blas: Blas  # of one thread

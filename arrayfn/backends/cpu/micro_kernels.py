@@ -27,8 +27,9 @@ _VOID: Final = ir.VoidType()
 class Vectors:
     """Emits LLVM operations on vectors of one element type, at a builder's position.
 
-    ``size`` is the number of bytes of an element. A vector has ``lanes`` elements. A
-    *mask* is a vector of booleans, one for each lane.
+    ``size`` is the number of bytes of an element. A vector has ``lanes`` elements and
+    the LLVM type ``type``; ``zero`` is the vector of zeros. A *mask* is a vector of
+    booleans, one for each lane, of the type ``masks``.
     """
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, size: int) -> None:

@@ -209,8 +209,8 @@ class KernelFrontEnd:
     """Compiles printed kernels to LLVM modules; one per process."""
 
     def __init__(self) -> None:
-        self.typing = KernelTyping()
-        self.target = KernelContext(self.typing)
+        self.typing = KernelTyping()  # Numba's typing context
+        self.target = KernelContext(self.typing)  # Numba's target context
 
     def module(self, function: Any, arguments: tuple[Any, ...]) -> ir.Module:
         """Compile a printed kernel to an LLVM module with one function ``kernel``.

@@ -91,7 +91,7 @@ class Pool(Struct):
     owner: int  # 1 while a plan uses the pool
     threads: int  # threads of a launch, the launching one included
     started: int  # workers that exist
-    stop: int
+    stop: int  # 1 while the workers are to end
     spins: int  # iterations an idle worker spins before it sleeps
     # Functions of the C library; None where the system lacks them.
     get_core: Callable[[], i32] | None

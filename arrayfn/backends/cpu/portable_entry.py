@@ -75,7 +75,7 @@ def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> 
     if len(arguments) != len(types):
         return 1 + min(len(arguments), len(types))
     take, run, give = _routines()
-    image = _pointer()(capsule, None)
+    image = _pointer()(capsule, None)  # the capsule has no name
     address = take(image)
     if not address:
         raise MemoryError

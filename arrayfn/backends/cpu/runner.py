@@ -111,6 +111,8 @@ def run_steps(frame: Frame, pool: Pool | None, steps: Array[Step], count: int) -
         kind = step.kind
         if kind == StepKind.CALL:
             if pool is not None and step.items > step.grain:
+                # Each worker copies the arguments and moves those in ``slots``, which
+                # point to scratch memory, to scratch memory of its own.
                 pool.job.argument_count = step.argument_count
                 pool.job.slots = step.slots
                 pool.job.slot_count = step.slot_count

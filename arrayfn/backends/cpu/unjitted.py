@@ -76,10 +76,11 @@ class _Run(PlanInterpreter):
     def __init__(
         self, compiled: CompiledProgram, buffers: list[HostBuffer], watch: Watch
     ) -> None:
+        """Begin without functions; ``watch`` surrounds each call of a kernel."""
         super().__init__(compiled, buffers)
         self.watch = watch
-        self.scratch = HostBuffer(_zeros(self.plan.scratch))
-        self.functions: dict[str, Callable[..., None]] = {}
+        self.scratch = HostBuffer(_zeros(self.plan.scratch))  # that all calls share
+        self.functions: dict[str, Callable[..., None]] = {}  # by the kernel's name
 
     @override
     def call(self, step: KernelCall) -> None:

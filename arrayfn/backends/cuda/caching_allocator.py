@@ -58,7 +58,9 @@ class CachingAllocator:
             pool=pool,
             **{field: addresses[name] for field, name in FUNCTIONS.items()},
         )
+        # The address of each native free list, by the size of its blocks.
         self._free_lists: dict[int, int] = {}
+        # The native routines.
         self._pop_block = _function(free_lists.free_list_pop)
         self._push_block = _function(free_lists.free_list_push)
         self._clear = _function(free_lists.free_list_clear)

@@ -71,7 +71,7 @@ class CallEntry:
         self._outputs = (Output * len(results))(
             *(Output(id(r.type), r.buffer, r.free_list) for r in results)
         )
-        self._recorded: tuple[object, ...] = ()
+        self._recorded: tuple[object, ...] = ()  # what ``publish`` keeps alive
         self.plan: Plan | None = None
         self._kept = inputs, results  # the types that the tables point to
         self._call = Call(

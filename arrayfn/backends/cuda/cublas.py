@@ -94,7 +94,7 @@ class _Descriptors:
     """cuBLASLt's descriptors of a product, for any algorithm.
 
     ``operation`` describes the product, ``layouts`` its matrices; ``factors`` are alpha
-    and beta.
+    and beta. Operands are aligned to ``alignment`` bytes.
     """
 
     form: Form
@@ -123,8 +123,10 @@ class _DeviceCopy:
         self.pointer = device().allocate(array.nbytes)
         device().copy_in(self.pointer, array.ctypes.data, array.nbytes)
 
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             device().free(self.pointer)
 
 
@@ -132,6 +134,7 @@ class Library:
     """cuBLASLt with its handle, and the workspace that all products share."""
 
     def __init__(self) -> None:
+        """Load cuBLASLt; make its handle and the workspace on this thread's GPU."""
         self.library = open_library("cublasLt", "dot_general", "nvidia-cublas")
         self.library.cublasLtGetVersion.restype = ctypes.c_size_t
         handle = ctypes.c_void_p()

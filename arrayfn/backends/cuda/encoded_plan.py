@@ -87,8 +87,9 @@ class EncodedPlan:
         self._steps: list[runner.Step] = []
         self._accesses: list[StepAccesses] = []  # of ``_steps``, by number
         self._kept: list[object] = []  # memory that ``_steps`` point to
-        self._has_products = False
+        self._has_products = False  # whether some steps are products by cuBLASLt
         self.has_collectives = False
+        # The member of a mesh that this plan is loaded for, or None.
         self._member = LOADING.member
         self.lockstep = Lockstep() if self._member is None else self._member.lockstep
         # Of each loop's slice, by its buffer: byte offset and absolute stride.

@@ -69,6 +69,7 @@ class Executable:
         # The addresses of all buffers, and last the arena's.
         self._arena = len(plan.buffers)
         self._addresses = (ctypes.c_int64 * (self._arena + 1))()
+        # The buffers' numbers, in order of inputs and of results.
         self._inputs = _numbered(plan.buffers, "input")
         self._outputs = _numbered(plan.buffers, "output")
         for number, buffer in enumerate(plan.buffers):

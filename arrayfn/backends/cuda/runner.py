@@ -318,6 +318,7 @@ class Plan:
         kept: object = None,
         code: object = None,
     ) -> None:
+        """Make the LaunchPlan, and the tables of slots and steps that it points to."""
         self.steps = tuple(steps)
         self.code = code
         self._fields = fields

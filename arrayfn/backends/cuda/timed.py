@@ -49,6 +49,10 @@ class TimedExecutable:
         backend: str = "cuda",
         through: Callable[[Call], Call] = lambda call: call,
     ) -> None:
+        """Load the plan; ``backend`` is the name in reports of times.
+
+        ``through`` is as in ``Executable``.
+        """
         self.backend = backend
         self._gpu = device()
         self._events = Events()
@@ -144,6 +148,10 @@ class TimedWalk(Walk):
         events: Events,
         numbers: Mapping[object, int],
     ) -> None:
+        """Prepare to record ``events``.
+
+        ``numbers`` is what ``step_numbers`` returns: the step's number of each node.
+        """
         super().__init__(encoded, addresses)
         self.events = events
         self.numbers = numbers  # of the plan's steps, by the keys of their nodes

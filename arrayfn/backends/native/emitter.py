@@ -48,7 +48,7 @@ class Emitter:
     ``entry`` has the lines of the entry block, which allocates variables; ``body`` has
     all later blocks. ``terminated`` says that the current block has ended with a jump
     or return: instructions are dropped until the next block begins. ``count`` numbers
-    operands and labels.
+    operands and labels. ``architecture`` is the processor's, such as "x86_64".
     """
 
     def __init__(self, architecture: str) -> None:

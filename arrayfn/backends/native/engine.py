@@ -46,14 +46,16 @@ class Engine:
     """
 
     def __init__(self) -> None:
+        """Begin without code; LLVM's JIT engines are made when code is first loaded."""
         # Reentrant: garbage collection may free a kernel's code in the same thread,
         # while other code is loaded.
         self._lock = threading.RLock()
         self._execution: Any = None  # LLVM's JIT engine for routines
         self._linker: Any = None  # LLVM's JIT engine for kernels
+        # By key; an entry goes when its KernelCode is freed.
         self._kernels: WeakValueDictionary[str, KernelCode] = WeakValueDictionary()
-        self._numbers = itertools.count()
-        self._recent: deque[KernelCode] = deque(maxlen=_RECENT)
+        self._numbers = itertools.count()  # of loaded kernels, to tell them apart
+        self._recent: deque[KernelCode] = deque(maxlen=_RECENT)  # keeps them alive
         forgets(self._recent.clear)
         self._loaded: set[str] = set()  # keys of routines' code
         self._addresses: dict[str, int] = {}  # of routines, by symbol

@@ -68,6 +68,7 @@ class Expressions(Emitter):
         architecture: str,
         externals: dict[str, str],
     ) -> None:
+        """Begin without text; ``routine`` is the routine, as in ``compiler``."""
         super().__init__(architecture)
         self.node = node
         self.routine = routine

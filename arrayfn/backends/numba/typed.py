@@ -84,6 +84,7 @@ class _Typing:
     def __init__(
         self, function: Any, arguments: tuple[Any, ...], result: Any, d: Dialect
     ) -> None:
+        """Begin without types; the arguments are those of ``kernel_types``."""
         self.function, self.arguments, self.dialect = function, arguments, d
         self.result = KernelTypes(result=result)
         # By variable name.
@@ -92,12 +93,15 @@ class _Typing:
         self.defined: dict[str, int] = {}  # the block of the latest assignment
         self.exposed: set[str] = set()  # used in blocks that do not assign them before
         self.repeated: set[str] = set()  # assigned more than once
-        self.called: dict[int, list[Any]] = {}  # functions called in each block
         self.block = min(function.blocks)  # the offset of the current block
+        # By the offset of a block: the functions that it calls, and the blocks that
+        # every path to it goes through.
+        self.called: dict[int, list[Any]] = {}
         self.dominators = _dominators(function.blocks)
         types: Any = d.types
         self.types, self.signature = types, d.signature
         self.signed = {types.int8, types.int16, types.int32, types.int64}
+        # The types of indices into arrays: all integers but uint64.
         self.indices = self.signed | {types.uint8, types.uint16, types.uint32}
         self.integers = self.indices | {types.uint64}
         self.floats = {types.float32, types.float64}

@@ -84,10 +84,8 @@ class PartialColumnsPrinter(StagedPrinter):
                 self.add_to_partial(k, s, self.partial_element(k, inner))
             else:
                 self.emit(s, variables)
-        for _ in reduced:
+        for _ in range(len(reduced) + 2):  # loops over columns, rows and items
             self.close()
-        self.close()
-        self.close()
 
     def open_chunks(
         self, outer: Sequence[int], reduced: Sequence[int], inner: int
@@ -164,7 +162,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
 
     @override
     def body(self) -> None:
-        """Print a loop over blocks of columns, and in it a loop for each stage."""
+        """Print a loop over blocks of columns, and in it two loops for each stage.
+
+        The first runs the statements that a column has once, the second those that each
+        of its elements has. A stage may lack either.
+        """
         outer, reduced, inner = _column_axes(self)
         width = self.nest.axes[inner].extent
         height = math.prod(self.nest.axes[k].extent for k in reduced)
@@ -179,7 +181,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             if self.outer_statements(stage):
                 self.open(f"for {column} in range(start, stop):")
-                self.column_outer(stage, {**variables, inner: column}, column)
+                self.column_statements(stage, {**variables, inner: column}, column)
                 self.close()
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
@@ -220,7 +222,9 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             text = self.narrow(dtypes.bool_, text)
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
 
-    def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
+    def column_statements(
+        self, stage: int, variables: dict[int, str], column: str
+    ) -> None:
         """Print the statements of ``stage`` that run once for each column.
 
         ``variables`` has the text of the index along each axis, and ``column`` that of

@@ -34,8 +34,8 @@ class BlockPrinter(KernelPrinter):
             outer: the axes outside of the blocks.
             inner: the axis that is cut into blocks.
             size: the indices of ``inner`` in a block: from ``start`` to ``stop``.
-            rows: if above 1, the last outer axis is cut too: an item has that many of
-                its indices, from ``first`` to ``last``.
+            rows: if above 1, it is equal to ``size``, and the last outer axis is cut
+                too: an item has that many of its indices, from ``first`` to ``last``.
         """
         extents = [self.nest.axes[k].extent for k in outer]
         if rows > 1:

@@ -36,6 +36,11 @@ class LoopFrame(Body):
 
     Attributes:
         step: the loop.
+        readable: whether it is the text for people, or the neutral key.
+        imports: the functions of the scalar vocabulary that the text uses.
+        integers: the integer arguments so far, by name.
+        scratch: the arrays in scratch memory.
+        constants, constant_lines: as in ``KernelText``.
         of: a function that returns the root of a Var.
         pointers: the name of the parameter that points to each array, by root.
         written: the arrays that the kernel writes.
@@ -58,6 +63,10 @@ class LoopFrame(Body):
         *,
         readable: bool,
     ) -> None:
+        """Begin without text, and find out which arrays must lie in memory.
+
+        ``storage`` says in whose memory a Var lies, ``names`` what to call it.
+        """
         super().__init__()
         self.step = loop
         self.of = storage.of

@@ -386,7 +386,8 @@ class PartialRowsPrinter(BlockedRowsPrinter):
                 self.begin_block(blocks)
             self.open(f"for i{axis} in range({bounds}):")
             variables[axis] = f"i{axis}"
-        self.stage_loop_body(0, variables, "0")
+        # A single stage keeps nothing for later ones, so there are no scratch arrays.
+        self.stage_loop_body(0, variables, row_index="0")
         self.close_loops(blocks)
         for k, partial in enumerate(self.partials):
             value = self.narrow_partial(partial, self.name_of(partial.reduce.result))

@@ -148,6 +148,10 @@ class LoopPrinter(LoopFrame):
         *,
         readable: bool,
     ) -> None:
+        """Begin without text; ``name`` is the kernel's, the rest as in ``LoopFrame``.
+
+        ``print`` fills in ``source`` and ``parameters``.
+        """
         super().__init__(loop, storage, names, readable=readable)
         self.name = name
         self.titles: list[str] = []

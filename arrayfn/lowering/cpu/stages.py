@@ -30,7 +30,8 @@ class StagedPrinter(KernelPrinter):
 
     Attributes:
         stored_in: where a value that costs much to recompute is stored for later
-            stages: the name of a scratch array, or the number of an operand.
+            stages: the name of a scratch array, or the number of an operand; "" until
+            ``keep_rows`` chooses.
         first_stage: the first stage that computes each value.
         stage_bodies: the statements that each stage runs for each element.
     """

@@ -226,6 +226,7 @@ class StepRewrite(ABC):
         outputs: Iterable[Var],
         root_of: Callable[[Var], Var],
     ) -> None:
+        """Find the steps that read or write each array; see the class."""
         self.steps = list(steps)
         self.redirectable = dict(redirectable)
         self.outputs = {root_of(var) for var in outputs}

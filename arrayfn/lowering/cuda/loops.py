@@ -78,6 +78,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         readable: bool,
         threads: int,
     ) -> None:
+        """Begin without text; ``threads`` are the threads of a block."""
         super().__init__(loop, name, storage, names, readable=readable)
         # A work item is a block of the GPU: its elements, its threads.
         self.block = self.threads = threads

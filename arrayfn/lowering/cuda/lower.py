@@ -155,6 +155,10 @@ class _CudaLowering(Lowering):
         gpu: GpuConfig,
         options: Options,
     ) -> None:
+        """Begin without kernels and steps, as ``Lowering`` does.
+
+        ``gpu`` has the GPU's numbers, which schedules depend on.
+        """
         super().__init__(program, donated, options)
         self.gpu = gpu
         self.redirectable: dict[int, RedirectableCall] = {}

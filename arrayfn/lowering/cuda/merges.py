@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from arrayfn.lowering.kernel_ir import (
     Compute,
     Constant,
@@ -132,6 +134,7 @@ class _Pair:
     """Two successive stages of a nest, to be tested for a merge."""
 
     def __init__(self, nest: Nest, stage: int) -> None:
+        """Find the reductions of stages ``stage`` and ``stage + 1`` of ``nest``."""
         # ``stage`` is the number of the earlier of the two.
         self.nest = nest
         self.stage = stage
@@ -256,8 +259,9 @@ class _Pair:
     def is_maximum(self, shift: Value, maximum: Reduce) -> bool:
         """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
 
-        Programs guard against infinite maxima: they take 0 in their place, or the
-        maximum with the lowest finite number.
+        A guard may replace infinite maxima: Programs take 0 in their place, and
+        ``merged_parts`` takes the maximum with the lowest finite number. The maximum
+        with any other number is not accepted.
         """
         if shift == maximum.result:
             return True
@@ -266,7 +270,9 @@ class _Pair:
             return False
         if guard.function == maximum.function:
             x, y = guard.arguments
-            return x == maximum.result and isinstance(y, Constant)
+            lowest = float(np.finfo(shift.dtype).min)
+            is_lowest = isinstance(y, Constant) and y.value == lowest
+            return x == maximum.result and is_lowest
         if not guard.function.startswith("select_"):
             return False
         test, x, y = guard.arguments

@@ -320,12 +320,12 @@ class Fuser(Merging):
             units.append(
                 FusedGroup(
                     tuple(group.equations),
-                    group.extents,
-                    group.reduced,
-                    group.domain_axes,
-                    group.operands,
-                    outputs,
-                    _reason(group),
+                    extents=group.extents,
+                    reduced=group.reduced,
+                    domain_axes=group.domain_axes,
+                    operands=group.operands,
+                    outputs=outputs,
+                    reason=_reason(group),
                 )
             )
         return tuple(reversed(units))

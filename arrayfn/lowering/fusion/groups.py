@@ -65,7 +65,14 @@ class Groups:
     """The groups of a Program under construction, the arrays of each, and their order.
 
     Attributes:
+        reached_limit: whether a group was refused more equations.
         chains: elementwise equations that get groups of their own, by the last of each.
+        chained: all equations of ``chains``.
+        reads: the array and index map behind each Var.
+        position: the number of each equation in the Program.
+        groups: the groups by number.
+        definitions: the equation that makes each Var.
+        outputs: the Program's outputs.
         clone_cost: the cost up to which a value is recomputed, not stored.
         short: the number of elements up to which a reduction to one value is in a
             group with what reads that value: one thread or block computes both.
@@ -92,11 +99,12 @@ class Groups:
         short: int,
         piece_starts: AbstractSet[Equation] | None = None,
     ) -> None:
+        """Begin without groups; the arguments are attributes of the class."""
         self.program = program
         self.clone_cost = clone_cost
         self.short = short
         self.piece_starts = piece_starts
-        self.reached_limit = False  # whether a group was refused more equations
+        self.reached_limit = False
         self.chains = {chain[-1]: chain for chain in chains}
         self.chained = {eq for chain in self.chains.values() for eq in chain}
         self.reads = resolve_reads(program)

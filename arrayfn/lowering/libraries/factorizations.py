@@ -238,7 +238,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         yield from _eigh_in_parts(vectors, values)
         return
     writes = {"a": Pointer(vectors), "w": Pointer(values)}
-    yield from _syevd("syevd", equation.inputs[0].type, {}, writes, {})
+    yield from _syevd("syevd", equation.inputs[0].type, {}, writes, scratch={})
 
 
 def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
@@ -301,7 +301,7 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     values = {"w": Pointer(equation.outputs[0])}
     # Scratch for the copy of a matrix, in bytes.
     copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
-    yield from _syevd("syevd_values", x.type, operands, values, copied)
+    yield from _syevd("syevd_values", x.type, operands, values, scratch=copied)
 
 
 def _syevd(
@@ -355,7 +355,7 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x = equation.inputs[0].type
     # Scratch for a matrix's eigenvectors in LAPACK's form, in bytes.
     packed = {"packed": x.shape[-1] ** 2 * x.dtype.itemsize}
-    yield from _geev("geev", equation, reads, writes, packed)
+    yield from _geev("geev", equation, reads, writes, scratch=packed)
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -406,7 +406,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         "vh_rows": vh.type.shape[-1],
         "full": int(equation.params["full"]),
     }
-    yield from _gesdd("gesdd", equation, reads, writes, extents)
+    yield from _gesdd("gesdd", equation, reads, writes, extents=extents)
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:

@@ -264,7 +264,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
 
 
 def decompose(m: Arithmetic, x: Value) -> Pair:
-    """Return ``(e, m)`` with ``x = 2**e m`` and ``sqrt(1/2) <= m < sqrt(2)``.
+    """Return ``(e, y)`` with ``x = 2**e y`` and ``sqrt(1/2) <= y < sqrt(2)``.
 
     ``x`` is positive and finite; subnormal numbers are scaled first. e is a float.
     """

@@ -117,7 +117,7 @@ class NestBuilder:
         self.names = names
         self.operands: list[ArrayOperand] = []
         self.statements: list[Statement] = []
-        self.used_names: set[str] = set()
+        self.used_names: set[str] = set()  # of values
 
     def operand(self, memory: StridedArray, *, written: bool = False) -> int:
         """Add an operand with a stride for each axis of the nest; return its number."""

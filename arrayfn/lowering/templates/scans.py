@@ -79,7 +79,8 @@ class _Scan:
     """Makes the nests of one scan along ``axis``, by ``function``.
 
     ``function`` combines the running value and an element; ``form`` has its identity,
-    and the function for totals of chunks.
+    and the function for totals of chunks. ``names`` has the name of each Var, and
+    ``result`` the name of the scan's result.
     """
 
     def __init__(

@@ -77,7 +77,8 @@ class Reach:
         low, high: the first and the last element.
         exact: whether the line accesses both ends, whatever the data. If not, it may
             access fewer elements.
-        lanes: the number of elements of an aligned vector access; else 1.
+        lanes: the number of elements of an aligned vector access; else 1. (These are
+            not the lanes of ``numbers``.)
         residue: the first index of the vector modulo ``lanes``; None if that is
             unknown.
     """
@@ -260,7 +261,7 @@ class _Footprints:
         """
         kernel = self.kernel
         integers = iter(self.integers)
-        state = State(1, {}, {})
+        state = State(count=1, variables={}, bounds={})
         for parameter in kernel.parameters:
             value: Value
             if parameter.kind == "i64":

@@ -61,6 +61,8 @@ _MAX_ROUNDS: Final = 12  # of widening, until bounds of carried values hold
 class Access:
     """An access of elements ``at`` to ``at + width - 1``, in ``count`` lanes.
 
+    A lane is a case that is analysed separately, see ``Interpreter``.
+
     Attributes:
         memory: the argument or local array.
         kind: a load, a store, or an atomic addition.
@@ -111,7 +113,11 @@ class Interpreted:
 class Interpreter:
     """An abstract interpreter of the function ``name`` of a kernel's ``source``.
 
-    It computes with symbolic integers, for all work items at once.
+    It computes with symbolic integers, for all work items at once. A state has one or
+    more *lanes*: cases that are analysed separately, each with concrete numbers where
+    symbols do not suffice. A *counted* symbol takes each value between its bounds,
+    other symbols are unknown numbers with bounds. An access or a barrier happens
+    *surely* if it happens whatever the data are.
 
     Attributes:
         functions: the functions of the text, by name.
@@ -313,6 +319,7 @@ class Interpreter:
         end = self.block(node.body, inner.copy())
         if trip_count == 1 and inner.count == state.count:
             return end
+        # ``node`` is listed too, because it sets the loop's variable.
         return self.merged(state, [*node.body, node], [end])
 
     def advance(
@@ -364,16 +371,15 @@ class Interpreter:
         bounds after the loop.
         """
         inner = state.copy()
-        carried = self.carried([node], inner, "")
+        carried = self.carried([node], inner, variable="")
+        # As a branch, the body is interpreted in the states in which it runs.
         self.widen([*_as_branch(node)], inner, carried)
         truth = self.truth(node.test, inner)
-        divergence = inner.divergence
         yes, _ = inner.split(truth)
         self.flush()
         ends: list[State] = []
         for part in yes:
             part.surely = False
-            part.divergence = max(divergence, part.divergence)
             ends.append(self.block(node.body, part))
         after = self.merged(state, node.body, ends or [inner])
         for name in carried:

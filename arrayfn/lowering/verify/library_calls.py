@@ -55,5 +55,16 @@ def _matrix(
     bounds = {s: (0, n - 1) for s, n in zip(symbols, extents, strict=True)}
     memory = Memory(name, "", Number(0))
     at = Number(0, terms)
-    access = Access(memory, "load", at, 1, dict(bounds), 1, None, None, True, 0)
+    access = Access(
+        memory,
+        "load",
+        at,
+        width=1,
+        bounds=dict(bounds),
+        count=1,
+        item=None,
+        block=None,
+        surely=True,
+        line=0,
+    )
     return access_set_of([access])

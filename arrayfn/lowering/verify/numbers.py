@@ -4,7 +4,9 @@ A Number is ``base + sum(coefficient * symbol)``. A *symbol* is the index of a l
 item, a block or a thread, which takes each value between its bounds (it is *counted*),
 or an unknown number, as one loaded from memory, which has only bounds. Bases and bounds
 may differ between *lanes*: what does not hold for all values of a symbol at once is
-computed for each of them, in a lane of its own.
+computed for each of them, in a lane of its own. (A lane of a warp is something else.)
+
+What happens *surely* happens whatever the data are.
 """
 
 from __future__ import annotations
@@ -196,7 +198,7 @@ class State:
         count: the number of lanes.
         variables: the values of variables, by name.
         bounds: the minimum and maximum of each symbol.
-        surely: whether this point is reached whatever the data.
+        surely: whether this point is reached whatever the data are.
         divergence: whether some threads of a block do not reach this point.
     """
 

@@ -48,6 +48,8 @@ class _Finder:
     """Numbers the phases, and joins those that no barrier separates (union-find).
 
     ``parents`` has for each phase one that it was joined with; a root has itself.
+    ``of_line`` has the phase of each line, and ``repeated`` the lines of loops that
+    have a barrier.
     """
 
     def __init__(self) -> None:

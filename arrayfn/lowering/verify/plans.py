@@ -121,7 +121,8 @@ class _Operand:
         """Return the bytes of ``buffer`` from the first to the last possible access."""
         low = min(r.low for r in part.reaches)
         high = max(r.high for r in part.reaches) + 1
-        return Intervals.one(low * self.size, high * self.size).scaled(1, self.begin)
+        first, stop = (self.begin + element * self.size for element in (low, high))
+        return Intervals.one(first, stop)
 
 
 def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) -> Report:
@@ -472,7 +473,7 @@ class _Verifier:
         offsets = [a.offset for a in call.arguments if isinstance(a, ScratchArgument)]
         ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
         span = 0, min(ends, default=argument.offset) - argument.offset
-        return _Operand(name, "scratch memory", size, span, 0)
+        return _Operand(name, "scratch memory", size, span, offset=0)
 
     def check_accesses(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a device function, in the state before it."""
+    """The call ``node`` of a device function; ``state`` is the state before it."""
 
     interpreter: Interpreter
     function: DeviceFunction
@@ -127,7 +127,10 @@ def _barrier(c: Call) -> Value:
 
 
 def _shuffle(c: Call) -> Value:
-    """Return the value of another lane: an unknown number with the same bounds."""
+    """Return the value of another lane of the warp.
+
+    It is an unknown number with the bounds of this lane's value.
+    """
     value = c.value(0)
     if isinstance(value, Number):
         return c.state.unknown(*c.state.extremes(value))

@@ -300,7 +300,8 @@ def _adjugate_of_singular_values(x: Array) -> Array:
     """Return the adjugate of ``x`` by its singular value decomposition u diag(s) vh.
 
     It is the product of the adjugates of vh, diag(s) and u. Those of unitary matrices
-    are their adjoints times their determinants.
+    are their adjoints times their determinants. ``_det.function`` is ``_det``
+    without its derivative rule, which would compute another adjugate.
     """
     u, s, vh = svd(x)
     n = s.shape[-1]

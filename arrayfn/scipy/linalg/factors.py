@@ -344,7 +344,7 @@ def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
         raise ArgumentError(
             f"side must be 'right' or 'left', not {side!r}", user_location()
         )
-    w, s, vh = linalg.svd(a, False)
+    w, s, vh = linalg.svd(a, full_matrices=False)
     unitary = matmul(w, vh)
     s = s[..., None, :].astype(w.dtype)
     if side == "right":

@@ -82,7 +82,7 @@ def packed_tiles(
         # The last argument, 0, means that the product is not added to ``own_c``.
         multiply_packed(
             lanes, own_a, own_b, own_c, packed, own_m, own_n, k, lda, ldb, ldc,
-            transpose_a, transpose_b, 0,
+            transpose_a, transpose_b, 0,  # 0: c is overwritten, not added to
         )  # fmt: skip
 
 

@@ -106,7 +106,8 @@ def sort_codes_arguments(dtype: str) -> tuple[int, ...]:
 def packed_arguments(dtype: str) -> tuple[int, ...]:
     """Return the first arguments of ``argsort_packed`` and ``top_k``.
 
-    They are NumPy's sort of int64, sign, magnitude and infinity.
+    They are the address of NumPy's sort of int64, and the sign, magnitude and infinity
+    of ``_masks``.
     """
     return numpy_sort(dtypes.int64, SORT + QUICK), *_masks(dtype)
 
@@ -114,7 +115,8 @@ def packed_arguments(dtype: str) -> tuple[int, ...]:
 def keys_arguments(dtype: str) -> tuple[int, ...]:
     """Return the first arguments of ``argsort`` and ``top_k_wide``.
 
-    They are NumPy's argsort of int64, its sort of int64, sign, magnitude and infinity.
+    They are the address of NumPy's argsort of int64, followed by the four
+    ``packed_arguments``: the address of its sort of int64, sign, magnitude, infinity.
     """
     return numpy_sort(dtypes.int64, ARGSORT + QUICK), *packed_arguments(dtype)
 

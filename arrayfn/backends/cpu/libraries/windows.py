@@ -78,7 +78,7 @@ def windows(
         # The zeros: w is not transposed, and its product is not added to ``target``.
         multiply_by(
             lanes, windows, gemm, one, zero, own, b, target, last - first, n, k, k, ldb,
-            ldc, 0, transpose_b, 0,
+            ldc, 0, transpose_b, 0,  # a is not transposed; c is overwritten
         )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def windows_right(
         multiply_by(
             lanes, windows, gemm, one, zero, a + problem * batch_stride_a * parts, own,
             c + (problem * m * n + first * inner) * parts, m, own_n, k, lda, own_n, n,
-            transpose_a, 0, 0,
+            transpose_a, 0, 0,  # b is not transposed; c is overwritten
         )  # fmt: skip
 
 

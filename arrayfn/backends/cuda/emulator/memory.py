@@ -132,6 +132,7 @@ class Accesses:
     """
 
     writers: dict[int, Accessor] = field(default_factory=dict[int, Accessor])
+    """The last writer of each element."""
     readers: dict[int, int] | None = None
     """The block that read each element, -1 for several; None without grid barriers."""
     last_readers: dict[int, Accessor] | None = None
@@ -154,6 +155,10 @@ class GlobalMemory(Memory):
     running: Any = None  # the thread that runs, of any kernel
 
     def __init__(self, pointer: Pointer, name: str, accesses: Accesses) -> None:
+        """Begin at ``pointer``; ``accesses`` records who wrote and read elements.
+
+        Arguments with the same memory share ``accesses``.
+        """
         super().__init__(pointer.array, name, pointer.start)
         self.accesses = accesses
 
@@ -299,7 +304,7 @@ class SharedMemory(Memory):
     def __init__(self, array: Array, name: str, block: Any) -> None:
         super().__init__(array, name)
         self.block = block
-        # The last access of each kind to each element.
+        # The last access of each kind to each element, by its index.
         self.written: dict[int, _Access] = {}
         self.read: dict[int, _Access] = {}
         self.added: dict[int, _Access] = {}
@@ -372,7 +377,7 @@ class SharedMemory(Memory):
 class Mbarrier:
     """An mbarrier: the bytes it expects, the copies in flight, the phases completed.
 
-    A copy in flight is (shared array, first element, values).
+    ``arriving`` has the copies in flight as (shared array, first element, values).
     """
 
     expected: int = 0

@@ -48,7 +48,8 @@ class Block:
     ``index`` is its number in the grid. ``epoch`` counts the barriers that the block
     has passed, and ``warps`` the warp barriers of each warp. ``mbarriers`` has arrays
     by the line that declares them. ``cluster`` are all blocks of its cluster.
-    ``launch`` is the launch's number from 1, once the block has asked for it.
+    ``dynamic_block_id`` is the number in the order in which blocks begin, and
+    ``launch`` the launch's number from 1, once the block has asked for them.
     """
 
     index: int

@@ -77,7 +77,7 @@ class ConditionalNodes:
         self._library = gpu.library
         # Body graphs are captured on streams of their own: ``_streams[d]`` at depth d.
         self._streams: list[ctypes.c_void_p] = []
-        self._depth = 0
+        self._depth = 0  # how many bodies contain the nodes that are being captured
 
     def concurrent(self, stream: int) -> ConcurrentCapture:
         """Begin to capture steps of ``stream`` that may run concurrently."""

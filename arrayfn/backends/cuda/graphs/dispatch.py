@@ -112,14 +112,15 @@ class SegmentDispatch:
         if encoded.has_collectives:
             launches = OverlappingLaunches(encoded, strategy.nodes, walk)
             self._enqueue_nodes = launches.run
-        self._entry: CallEntry | None = None
-        self._runs = 0
+        self._entry: CallEntry | None = None  # set by ``attach``
+        self._runs = 0  # of ``enqueue``
         self._calls_allowed = 0  # of the entry before it enters Python again
         self._plan = encoded.plan if encoded.is_native else None
         """The plan that serves any addresses; None if Python walks the nodes."""
         self._capture_plan: Callable[[], Plan] | None = None
         """Captures the graph that is to replace ``_plan``; None after that."""
         self._plans: AddressCache[Plan] | None = None
+        """The plans that serve certain addresses only, by the bytes of these."""
 
         capture = partial(_capture, encoded, strategy.nodes)
         if strategy.any_address is AnyAddress.UPDATED:

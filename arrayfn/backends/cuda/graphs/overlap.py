@@ -81,8 +81,10 @@ class OverlappingLaunches:
         self._walk = walk
         self._launches: list[Launch] | None = None  # None before the first run
         self._events: list[tuple[ctypes.c_void_p, ctypes.c_void_p]] = []
-        """Before and after each concurrent group."""
+        """The events before and after each concurrent group."""
 
+    # ``is_finalizing`` is a default argument because the module's names may be gone
+    # when the interpreter ends.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
             for event in (event for pair in self._events for event in pair):

@@ -67,9 +67,10 @@ def staged_buffers(
 
     It does not if too much would be copied, or if the first element of an argument is
     not at its lowest address. ``inputs`` and ``outputs`` are numbers of ``buffers``,
-    ``types`` are the inputs' types, and ``arena`` is the bytes of temporaries.
+    ``types`` are the inputs' types, and ``arena`` is the bytes of temporaries. A plan
+    that ``has_collectives`` may copy more.
     """
-    arguments = [StagedBuffer(b, buffers[b].nbytes, b) for b in inputs]
+    arguments = [StagedBuffer(b, buffers[b].nbytes, root=b) for b in inputs]
     results = []
     for number in outputs:
         donor = buffers[number].donor
@@ -99,7 +100,7 @@ class Staging:
         self._arguments = arguments
         self._results = results
         self._arena = arena
-        self._kept: list[object] = []
+        self._kept: list[object] = []  # memory that captured graphs point to
 
     def capture(
         self, addresses: Any, plan: Plan, enqueue: Callable[[Any, int], None]

@@ -89,7 +89,9 @@ class _Convolution:
     """A cuDNN graph of one convolution, and the index of the plan that computes it.
 
     ``names`` are those of the inputs and the result, in the order of ``enqueue``'s
-    addresses.
+    addresses; ``tensors`` are their cuDNN tensors. ``arrays`` has the shape and strides
+    of each by name, and ``size`` is the bytes of an element. ``workspace`` is the bytes
+    of the workspace that the plan needs.
     """
 
     def __init__(self, provider: str, p: Mapping[str, int]) -> None:

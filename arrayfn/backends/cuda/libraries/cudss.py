@@ -124,7 +124,7 @@ class _FactorCache:
 
     def __init__(self, is_deterministic: bool) -> None:
         self._is_deterministic = is_deterministic
-        self._known: deque[_Factors] = deque(maxlen=_CACHED_FACTORS)
+        self._known: deque[_Factors] = deque(maxlen=_CACHED_FACTORS)  # newest first
         self._lock = threading.Lock()
         forgets(self._known.clear)  # when the user clears all caches
 
@@ -177,6 +177,10 @@ class _Factors:
     """
 
     def __init__(self, arrays: Sequence[Array], is_deterministic: bool) -> None:
+        """Copy the matrix to the GPU, analyse and factor it.
+
+        With ``is_deterministic``, results are the same in each run.
+        """
         self._is_deterministic = is_deterministic
         self.arrays = [np.array(x) for x in arrays]
         data, indices, indptr = self.arrays
@@ -192,10 +196,11 @@ class _Factors:
             self._set(_DETERMINISTIC, 1)
         else:
             self._set(_REFINEMENTS, _REFINEMENT_STEPS)
+        # The arrays on the GPU, which ``_matrix`` points to.
         positions = (x.astype(np.int32) for x in (indptr, indices))
         self._starts, self._columns = map(device_put, positions)
         self._values = device_put(data)
-        self._matrix = ctypes.c_void_p()
+        self._matrix = ctypes.c_void_p()  # a cudssMatrix_t
         extents = (self._size, self._size, len(indices))
         self._call(
             "cudssMatrixCreateCsr",

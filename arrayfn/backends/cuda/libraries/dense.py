@@ -152,6 +152,7 @@ def each_matrix(
     next in it. ``arguments(*addresses)`` makes the function's arguments from the
     addresses of one matrix in all arrays; with ``workspaces`` it is
     ``arguments(work, *addresses)``, where ``work`` is the workspace's address.
+    ``capturable`` says whether a stream capture can include the calls.
     """
 
     def enqueue(stream: int, *addresses: int) -> None:
@@ -183,6 +184,8 @@ class PointerTables:
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices
+        # The address of each table by (address, step) of its array, the one that was
+        # used last at the end.
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def table(self, address: int, step: int) -> ctypes.c_void_p:
@@ -230,6 +233,7 @@ class Element:
     """
 
     def __init__(self, name: str) -> None:
+        """Look up the constants of the dtype with the short name ``name``."""
         dtype = BY_SHORT_NAME[name]
         real, complex_dtype = real_of(dtype), complex_of(dtype)
         self.letter = LETTERS[name]

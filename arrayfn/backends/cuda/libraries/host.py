@@ -90,7 +90,7 @@ def operator(number: str, integers: Mapping[str, int]) -> Call:
         enqueue(stream, *addresses)
 
     if kernel.check is False and not step.mapped:
-        checked = on_addresses
+        checked = on_addresses  # one call on whole arrays, which nothing checks
     return Call(checked, _names(step), capturable=kernel.prepared)
 
 

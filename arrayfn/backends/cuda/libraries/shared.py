@@ -35,6 +35,7 @@ class Library:
         set_stream: str = "",
         package: str = "",
     ) -> None:
+        """Take the names; ``package`` is by default ``nvidia-<name>``."""
         self.title = title
         self._name = name
         self._what = what

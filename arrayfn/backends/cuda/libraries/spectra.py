@@ -276,7 +276,7 @@ def svd_polar(dtype: str, integers: Mapping[str, int]) -> Call:
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int]], Call]]] = {
     "syevd": eigh,
     "syevjbatched": eigh_jacobi,
-    "geev": partial(eig, True),
+    "geev": partial(eig, True),  # with eigenvectors
     "geevvalues": partial(eig, False),
     "gesvdj": svd_jacobi,
     "gesvdjbatched": svd_batched,

@@ -23,6 +23,7 @@ class Workspace:
     """
 
     def __init__(self, nbytes: int) -> None:
+        """Allocate ``nbytes`` on this thread's GPU."""
         self.nbytes = nbytes
         self._gpu = device()
         self.pointer = self._gpu.allocate(max(1, nbytes))
@@ -39,7 +40,7 @@ class _SharedWorkspace:
     """
 
     def __init__(self) -> None:
-        self.largest: Workspace | None = None
+        self.largest: Workspace | None = None  # None before the first call
 
     def of(self, nbytes: int) -> Workspace:
         """Return the shared workspace, replaced if it has less than ``nbytes``."""

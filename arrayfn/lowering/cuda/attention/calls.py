@@ -137,7 +137,9 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     writes = {"out": Pointer(out), "logarithms_out": Pointer(logarithms)}
     integers = {**call.integers(), **call.steps("q", "k", "v")}
     blocks = B * N * -(-T // tiles.rows)
-    yield HandwrittenCall(text, call.arrays(), writes, integers, blocks)
+    yield HandwrittenCall(
+        text, reads=call.arrays(), writes=writes, integers=integers, blocks=blocks
+    )
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
@@ -183,7 +185,9 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
         )
         writes = {f"{name}_out": Pointer(array) for name, array in results.items()}
         integers = {**call.integers(), **call.steps(*arrays)}
-        yield HandwrittenCall(text, read, writes, integers, blocks)
+        yield HandwrittenCall(
+            text, reads=read, writes=writes, integers=integers, blocks=blocks
+        )
 
 
 def attention_bias_gradient(
@@ -222,10 +226,14 @@ def attention_bias_gradient(
             shared=biases.shared_bytes(form, tiles),
             blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         ),
-        {**call.arrays(), "cotangent": call.cotangent, **new_statistics},
-        {"bias_out": Pointer(bias_cotangent)},
-        {**call.integers(), **shared_by, **call.steps("q", "k", "v", "cotangent")},
-        batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
+        reads={**call.arrays(), "cotangent": call.cotangent, **new_statistics},
+        writes={"bias_out": Pointer(bias_cotangent)},
+        integers={
+            **call.integers(),
+            **shared_by,
+            **call.steps("q", "k", "v", "cotangent"),
+        },
+        blocks=batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
     )
 
 
@@ -333,10 +341,10 @@ class _Call:
                 "Bounds of the weights, and means of the cotangents of attention.",
                 "means of the cotangents of attention",
             ),
-            {name: self.pointers[self.names.index(name)] for name in read},
-            {f"{name}_out": array for name, array in results.items()},
-            {**sizes, **self.steps("result", "cotangent")},
-            -(-rows // warps),
+            reads={name: self.pointers[self.names.index(name)] for name in read},
+            writes={f"{name}_out": array for name, array in results.items()},
+            integers={**sizes, **self.steps("result", "cotangent")},
+            blocks=-(-rows // warps),
         )
 
     @property

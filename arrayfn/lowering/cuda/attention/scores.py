@@ -191,6 +191,10 @@ class _Statements:
     """
 
     def __init__(self, program: Program, strides: Sequence[tuple[int, ...]]) -> None:
+        """Name the values of ``program``.
+
+        ``strides`` are those of each captured array, in elements.
+        """
         self.program = program
         self.reads = resolve_reads(program)
         self.definitions = program.definitions()

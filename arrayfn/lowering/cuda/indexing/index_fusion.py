@@ -194,7 +194,9 @@ class _Merger:
         value = _renamed(self.store.value, known)
         same = f"identity_{short_name(load.result.dtype)}"
         self.statements.append(
-            Compute(load.result, same, (value,), level, stage, 1, load.source)
+            Compute(
+                load.result, same, (value,), level, stage, cost=1, source=load.source
+            )
         )
 
     def named(self, value: Value) -> Value:

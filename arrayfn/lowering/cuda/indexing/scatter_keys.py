@@ -46,6 +46,10 @@ class _KeyBuilder:
     """
 
     def __init__(self, s: Scatter, reads: Reads, names: Mapping[Var, str]) -> None:
+        """Begin a nest without statements for the scatter ``s``.
+
+        ``reads`` says where operands lie, ``names`` what to call arrays.
+        """
         self.s = s
         self.b = NestBuilder(s.equation, names)
         self.shape = tuple(s.updates.shape[k] for k in s.number_axes)
@@ -56,7 +60,7 @@ class _KeyBuilder:
         """Axes of the updates array that go along the indices array."""
         indices = s.equation.inputs[1]
         assert isinstance(indices, Var)
-        self.indices = array_of(indices, reads)
+        self.indices = array_of(indices, reads)  # the memory of the indices array
         self.indices_name = names[indices]
         self.inside: Value | None = None
         """Whether the update's window lies inside the operand; None if all do."""

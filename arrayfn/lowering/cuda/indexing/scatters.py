@@ -287,7 +287,9 @@ def _in_bins(
     integers = {"n": s.count, "share": share, "limit": s.limit, **plain.integers}
     reads = dict(zip(plain.arrays_in, read, strict=True))
     text = add_in_bins(plain, power_of_two(s.limit))
-    return HandwrittenCall(text, reads, {"target_out": out}, integers, blocks)
+    return HandwrittenCall(
+        text, reads=reads, writes={"target_out": out}, integers=integers, blocks=blocks
+    )
 
 
 def _combine_runs(
@@ -363,10 +365,10 @@ def _call(
     names = ("target_out", "carried_out", "partial_out")
     return HandwrittenCall(
         text,
-        dict(zip(updates.arrays_in, read, strict=True)),
-        dict(zip(names, written, strict=False)),
-        {"n": n, "lines": lines, "limit": s.limit, **updates.integers},
-        -(-items // THREADS),
+        reads=dict(zip(updates.arrays_in, read, strict=True)),
+        writes=dict(zip(names, written, strict=False)),
+        integers={"n": n, "lines": lines, "limit": s.limit, **updates.integers},
+        blocks=-(-items // THREADS),
     )
 
 

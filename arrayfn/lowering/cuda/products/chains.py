@@ -33,8 +33,9 @@ def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chai
 class _Search:
     """Finds the chains of a Program; see ``sums_with_products``.
 
-    ``users`` has the equations that read an Atom, and None for an output of the
-    Program. ``found`` has the chain that each equation is in.
+    ``reads`` says where each Var is read from. ``users`` has the equations that read an
+    Atom, and None for an output of the Program. ``found`` has the chain that each
+    equation is in.
     """
 
     def __init__(self, program: Program, reads: Mapping[Var, Read]) -> None:

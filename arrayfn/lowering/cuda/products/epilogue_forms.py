@@ -132,6 +132,7 @@ class EpilogueMatcher:
     """
 
     def __init__(self, nest: Nest, number: int, call: LibraryCall) -> None:
+        """Find the statement that computes each value, and those that read it."""
         self.nest = nest
         self.call = call
         self.dtype = nest.operands[number].dtype

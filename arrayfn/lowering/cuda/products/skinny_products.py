@@ -132,7 +132,13 @@ class SkinnyProduct:
             "part": tile.k_per_block(self.k),  # of a block, along k
         }
         reads, writes = {"a_in": self.a, "b_in": self.b}, {"c_out": self.c}
-        return HandwrittenCall(text, reads, writes, integers, tile.blocks(self.n))
+        return HandwrittenCall(
+            text,
+            reads=reads,
+            writes=writes,
+            integers=integers,
+            blocks=tile.blocks(self.n),
+        )
 
 
 def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:

@@ -52,7 +52,11 @@ def small_factors(matrices: Var) -> HandwrittenCall:
     size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
-        _kernel(dtype, size), {}, {"a": Pointer(matrices)}, {"n": n}, count
+        _kernel(dtype, size),
+        reads={},
+        writes={"a": Pointer(matrices)},
+        integers={"n": n},
+        blocks=count,
     )
 
 
@@ -136,11 +140,14 @@ def factoring(dtype: DType, size: int, count: str) -> str:
     ``tile`` has ``size`` rows, ``size`` + 1 elements apart; ``count`` is an expression.
     The lines share these variables:
 
+    * ``row`` and ``lane``: the thread's row of the tile, and its lane among the row's.
+    * ``first``: the number of the panel.
     * ``own``: the lane's elements of its row of the matrix, from the panel on.
     * ``raw`` (shared memory): the panel's columns before they are factored; ``panel``:
       the columns of the factor, each lane's elements side by side.
     * ``corner``: the rows in which the panel meets the diagonal; ``mine``: the panel's
       elements of the thread's row.
+    * ``near``: registers for one vector.
     * ``failed``: whether there is no factor.
     """
     t, each = short_name(dtype), size // LANES

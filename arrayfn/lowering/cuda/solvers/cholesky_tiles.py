@@ -67,10 +67,10 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     tiles = rows * (rows + 1) // 2
     return HandwrittenCall(
         _Tiles(dtype, SIZE).text(),
-        {},
-        {"a": Pointer(matrices), "status": Pointer(status)},
-        {"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
-        count * tiles,
+        reads={},
+        writes={"a": Pointer(matrices), "status": Pointer(status)},
+        integers={"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
+        blocks=count * tiles,
         flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),
     )
 
@@ -81,6 +81,11 @@ class _Tiles:
 
     Besides the variables of ``cholesky.factoring``, its parts share these:
 
+    * ``a`` and ``status``: the matrices, and their status; ``n`` is a matrix's rows.
+    * ``matrix`` and ``begin``: the number of the block's matrix, and its offset in
+      ``a``. ``rows``: how many rows of tiles a matrix has.
+    * ``flag_buffer``: a flag for each tile, which is set once the tile is stored; those
+      of the block's matrix begin at ``flags``.
     * ``line`` and ``column``: the row and column of the block's tile among the tiles.
     * ``row`` and ``lane``: the thread's row of a tile, and its lane among the row's
       lanes.
@@ -91,7 +96,10 @@ class _Tiles:
       offsets of the rows of tiles ``line`` and ``column``.
     * ``tile`` (shared memory): the block's tile, or a tile to its left. ``beside``: the
       tile by which that is multiplied, later the factor of the diagonal tile.
-    * ``sums``: the thread's elements of the block's tile less the products.
+    * ``sums``: the thread's elements of the block's tile less the products. ``left``
+      and ``right``: registers for the factors of a product.
+    * ``fetched`` and ``others``: registers for elements on their way from memory.
+    * ``pivots`` (shared memory): the reciprocals of the factor's diagonal.
     """
 
     dtype: DType
@@ -288,7 +296,9 @@ if (line == rows - 1) and (thread == 0):
         """Return lines that solve the block's tile if it is below the diagonal.
 
         They multiply it by the inverse of the diagonal tile's factor, and store it. All
-        blocks then publish that their tile is stored.
+        blocks then publish that their tile is stored. ``base`` is the lane of the warp
+        in which the lanes of the thread's row begin. After each pair of panels, ``own``
+        moves on by a pair, so that the numbers of registers are constants.
         """
         size, each = self.size, self.size // LANES
         solve = f"""{self._load_factor()}
@@ -339,7 +349,9 @@ barrier()"""
     def _solve_panel(self) -> str:
         """Return lines that solve the columns of a panel, which begins at ``before``.
 
-        The lanes of a row first exchange their elements of the panel, into ``mine``.
+        The panel is number ``half`` of pair ``pair``. The lanes of a row, from lane
+        ``base`` of the warp on, first exchange their elements of the panel into
+        ``mine``.
         Then each subtracts the panel's products from the rest of its row, ``own``.
         """
         t, vector, triangle = short_name(self.dtype), self.vector, self._triangle

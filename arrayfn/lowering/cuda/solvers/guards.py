@@ -33,7 +33,13 @@ _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
 def with_lapack_guards(program: Program) -> Program:
-    """Add guards around the linear algebra of ``program``: see the module."""
+    """Guard the linear algebra of ``program`` against NaN and infinity.
+
+    Eigenvalues and singular values are computed of matrices whose elements that are not
+    finite are replaced by 0; their results are then set to NaN. A matrix with a NaN
+    becomes all NaN before it is factored by LU. The pipeline also runs this pass on
+    bodies of loops and branches.
+    """
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
     return rewritten(program, _guarded)

@@ -6,6 +6,13 @@ singular vectors of such a matrix are equal. To be positive definite, the matrix
 divided by its largest sum of magnitudes in a column, and 5/4 is added to the diagonal:
 the eigenvalues are then between 1/4 and 9/4, and small ones lose no precision. The
 eigenvalues of the matrix itself are its Rayleigh quotients with the eigenvectors.
+
+Besides the variables of ``ColumnLayout``, the lines of the kernel share these:
+
+* ``n``: the rows of a matrix; ``begin``: the offset of the block's matrix in its array.
+* ``loaded``: registers for the thread's elements of the matrix, on their way to shared
+  memory.
+* ``spare``: where the half of ``columns`` that does not have the vectors begins.
 """
 
 from __future__ import annotations
@@ -65,7 +72,9 @@ def _call(
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(ColumnLayout(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
-    return HandwrittenCall(text, reads, writes, {"n": n}, count)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers={"n": n}, blocks=count
+    )
 
 
 def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
@@ -118,7 +127,8 @@ def _values(layout: ColumnLayout, a: str) -> str:
 
     The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
     quotients with the matrix itself, which is loaded again to the other half of
-    ``columns``. ``a`` is the name of the matrix's array, ``layout`` how columns are
+    ``columns``. If the iteration has not converged (``rotated`` is positive), they are
+    NaN. ``a`` is the name of the matrix's array, ``layout`` how columns are
     spread over the block.
     """
     t = short_name(layout.dtype)
@@ -177,6 +187,7 @@ for i in range(n):
 def _vectors(layout: ColumnLayout) -> str:
     """Return lines that store the eigenvectors as rows, in the order of eigenvalues.
 
+    If the iteration has not converged (``rotated`` is positive), they are NaN.
     ``layout`` says how columns are spread over the block.
     """
     t, own = short_name(layout.dtype), layout.own

@@ -102,7 +102,8 @@ class MatrixEquation(LibraryEquation):
         b = self.builder()
         operand = b.operand(matrices_in_memory, written=True)
         dtype = output.type.dtype
-        b.store(operand, self._or_nan(b, b.load("raw", operand), status, dtype, 2))
+        value = b.load("raw", operand)
+        b.store(operand, self._or_nan(b, value, status, dtype, ndim=2))
         return b.nest((matrices, elements), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:

@@ -60,7 +60,10 @@ class ColumnLayout:
       other written, alternately; ``here`` is where the copy to read begins.
     * ``first`` and ``second``: where the lane's elements of the pair begin in a copy.
     * ``x`` and ``y``: registers for these elements.
+    * ``near``: registers for one vector, which only the callers' lines use.
     * ``xx``, ``yy`` and ``xy``: inner products of the pair's columns.
+    * ``results``: shared memory for one number of each column.
+    * ``marks``: shared memory for one number of each warp.
     * ``rotated``: positive if some pair was rotated in the current sweep.
     """
 
@@ -184,7 +187,7 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 
         ``to_x`` and ``to_y`` are the places in the other copy. As in a tournament, all
         columns but the first move on by one place. So each column meets every other
-        column in ``2 * pairs - 1`` rounds.
+        column in ``2 * pairs - 1`` rounds, and is then back in its place.
         """
         return f"""
 after_x = group + 1
@@ -283,9 +286,9 @@ if live:
         return value if t == "f32" else f"convert_f32_{t}({value})"
 
     def _quotient(self, value: str, divisor: str) -> str:
-        """Return the expression of ``value`` over ``divisor``, between 1 and 2.
+        """Return the expression of ``value`` over a ``divisor`` between 1 and 2.
 
-        In float32 it is a product with the inverse.
+        In float32 it is a product with the divisor's inverse.
         """
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"
@@ -310,8 +313,9 @@ barrier()"""
     def ranked(self, count: str, before: str, after: str) -> str:
         """Return lines that rank ``xx`` and ``yy`` among the numbers of all pairs.
 
-        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Equal
-        numbers, and NaNs, rank in the order of columns.
+        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers.
+        ``both`` says whether the group's pair has a second column. Equal numbers, and
+        NaNs, rank in the order of columns.
 
         Args:
             count: The expression of the number of columns.

@@ -76,8 +76,8 @@ def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
     )
     return HandwrittenCall(
         text,
-        {"pivots_in": pivots},
-        {"permutation_out": Pointer(permutation)},
-        {"n": n, "count": pivots.array.type.shape[-1]},
-        math.prod(batch) if n else 0,
+        reads={"pivots_in": pivots},
+        writes={"permutation_out": Pointer(permutation)},
+        integers={"n": n, "count": pivots.array.type.shape[-1]},
+        blocks=math.prod(batch) if n else 0,
     )

@@ -112,7 +112,7 @@ class _Reflections:
         yield self._vectors(v)
         yield _product(v, v, gram, transpose_b=2)
         yield self._scaled(transposed(matrices_of(gram)), system, "a system")
-        yield self._scaled(matrices_of(v), t, "its right-hand side", True)
+        yield self._scaled(matrices_of(v), t, "its right-hand side", conjugate=True)
         upper = System(left=True, lower=False, unit=True)
         yield from solved(self.op, Pointer(system), t, upper)
         yield _product(v, t, rest, transpose_a=1)
@@ -136,7 +136,12 @@ class _Reflections:
         return b.nest(v.type.shape, "vectors of reflections")
 
     def _scaled(
-        self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
+        self,
+        source: StridedArray,
+        target: Var,
+        reason: str,
+        *,
+        conjugate: bool = False,
     ) -> Nest:
         """Build the nest that multiplies rows of ``source`` by the scales ``tau``.
 

@@ -8,6 +8,15 @@ A column that is shorter than rounding errors has no meaningful direction. Missi
 vectors are made by Gram-Schmidt instead: from the unit vector that is the farthest from
 the vectors so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, "The loss
 of orthogonality in the Gram-Schmidt orthogonalization process", 2005).
+
+Besides the variables of ``ColumnLayout`` and the integers ``_INTEGERS``, the lines of
+the kernel share these:
+
+* ``begin``: the offset of the block's matrix in its array, later in that of vectors.
+* ``scale``: the matrix's largest element, by which it is divided.
+* ``failed``: whether the iteration did not converge, or the matrix has a NaN.
+* ``known``: the number of columns whose direction is known.
+* ``spare``: where the half of ``columns`` that has the far side's vectors begins.
 """
 
 from __future__ import annotations
@@ -77,7 +86,9 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
     text = _text(ColumnLayout(dtype, rows_of(length)), with_vectors=False)
     integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
     reads, writes = {"a": operand.place}, {"s": Pointer(s)}
-    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers=integers, blocks=operand.matrices
+    )
 
 
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
@@ -101,7 +112,9 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     writes = {n: Pointer(x) for n, x in zip(names, (s, *ends), strict=True)}
     integers = dict(zip(_INTEGERS, numbers, strict=True))
     reads = {"a": operand.place}
-    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
+    return HandwrittenCall(
+        text, reads=reads, writes=writes, integers=integers, blocks=operand.matrices
+    )
 
 
 def _text(layout: ColumnLayout, *, with_vectors: bool) -> Handwritten:

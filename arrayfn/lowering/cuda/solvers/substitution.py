@@ -101,10 +101,10 @@ def substituted(
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     return HandwrittenCall(
         text,
-        {"a": Pointer(matrix.array)},
-        {"b": Pointer(b)},
-        integers,
-        matrices * blocks * parts,
+        reads={"a": Pointer(matrix.array)},
+        writes={"b": Pointer(b)},
+        integers=integers,
+        blocks=matrices * blocks * parts,
         flag_buffer=flag_buffer,
     )
 
@@ -117,12 +117,20 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
     * ``chain``: the number of the matrix and of eight of its sides; ``step``: the
       block's number in its chain, from the top; ``line``: the thread's row of the
       matrix.
+    * ``row`` and ``lane``: the thread's row in the block, and its lane among the eight
+      of that row; ``side``: the right-hand side whose sums the thread ends up with.
+    * ``at`` and ``place``: the offsets of the thread's row in the matrix, and of its
+      right-hand side, which exists if ``mine``. ``flags``: where the flag buffer has
+      the values that the chain's blocks publish to threads with this number.
     * ``total``: the right-hand side of the thread's row and side, less the products
       with the unknowns so far.
     * ``inverse``: the lane's elements of its row of the inverse of the diagonal block;
       ``own``: the lane's elements of a row of a block to the left.
+    * ``tile`` (shared memory): the block's triangle on the diagonal. ``turned`` (shared
+      memory): two rows of its inverse, used alternately.
     * ``given`` (shared memory): two buffers, used alternately from ``here`` on, of the
       unknowns of a block above, or of ``total``; ``keep`` is the thread's index there.
+    * ``near``: registers for one vector. ``sums``: sums of products, for eight sides.
     """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize

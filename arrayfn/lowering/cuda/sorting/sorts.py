@@ -242,24 +242,30 @@ def sort_by_digit(
     # Values are counted only if keys are computed from them.
     counted = dict(zip(data.sources, counted_arrays, strict=False))
     text = count_digits(data, tile, scanned=scanned)
-    yield HandwrittenCall(text, counted, {"counts_out": counts}, integers, blocks)
+    yield HandwrittenCall(
+        text,
+        reads=counted,
+        writes={"counts_out": counts},
+        integers=integers,
+        blocks=blocks,
+    )
     if scanned:
         totals = totals or new_array(dtypes.int32, rows.count * DIGIT_VALUES)
         offsets["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
             digit_offsets(threads),
-            {},
-            {"counts_out": counts, "totals_out": totals},
-            {"tiles": tiles},
-            rows.count * DIGIT_VALUES,
+            reads={},
+            writes={"counts_out": counts, "totals_out": totals},
+            integers={"tiles": tiles},
+            blocks=rows.count * DIGIT_VALUES,
         )
     yield HandwrittenCall(
         tile_sort(data, tile, scanned=scanned),
-        {**dict(zip(data.arrays_in, read, strict=True)), **offsets},
-        dict(zip(data.arrays_out, outputs, strict=True)),
-        {**integers, "keep": rows.keep},
-        blocks,
+        reads={**dict(zip(data.arrays_in, read, strict=True)), **offsets},
+        writes=dict(zip(data.arrays_out, outputs, strict=True)),
+        integers={**integers, "keep": rows.keep},
+        blocks=blocks,
     )
 
 
@@ -329,16 +335,16 @@ def _row_sort(
     bits = data.keys.bits if bits is None else bits
     return HandwrittenCall(
         row_sort(data, tile, parts),
-        dict(zip(data.arrays_in, read, strict=True)),
-        dict(zip(data.arrays_out, outputs, strict=True)),
-        {
+        reads=dict(zip(data.arrays_in, read, strict=True)),
+        writes=dict(zip(data.arrays_out, outputs, strict=True)),
+        integers={
             "n": rows.n,
             "tiles": tiles,
             "keep": rows.keep,
             "length": length or rows.n,
             "bits": bits,
         },
-        rows.count * tiles,
+        blocks=rows.count * tiles,
     )
 
 

@@ -368,7 +368,8 @@ def sum_counts(tile: Tile) -> str:
 
     For each digit of a thread of ``tile`` they set two registers: ``in_row``, the sum
     over all tiles, and ``in_tiles``, the sum over the tiles before. They need no
-    barrier.
+    barrier. In the kernel, ``row`` and ``tile`` are the numbers of the block's row and
+    of its tile in the row, and ``counts_in`` is [row, tile, digit].
     """
     each = max(1, DIGIT_VALUES // tile.threads)
     return f"""

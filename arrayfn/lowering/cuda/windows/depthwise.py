@@ -113,10 +113,10 @@ def _convolution(
     )
     return HandwrittenCall(
         text,
-        {"x": source, "taps": taps},
-        {"sums": Pointer(result)},
-        integers,
-        stencils.block_count(integers),
+        reads={"x": source, "taps": taps},
+        writes={"sums": Pointer(result)},
+        integers=integers,
+        blocks=stencils.block_count(integers),
     )
 
 

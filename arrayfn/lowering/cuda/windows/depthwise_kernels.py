@@ -88,10 +88,10 @@ def kernel_sums(
             "Sums for a row of each channel's window, over some lines.",
             "channels by themselves, whose windows are read where they lie",
         ),
-        {"x": source, "cotangent": cotangent},
-        {"sums": Pointer(partial)},
-        integers,
-        -(-integers["items"] // THREADS),
+        reads={"x": source, "cotangent": cotangent},
+        writes={"sums": Pointer(partial)},
+        integers=integers,
+        blocks=-(-integers["items"] // THREADS),
     )
     yield HandwrittenCall(
         Handwritten(
@@ -101,10 +101,10 @@ def kernel_sums(
             "The sums of all lines.",
             "partial sums of threads added up in a fixed order",
         ),
-        {"sums": Pointer(partial)},
-        {"totals": Pointer(result)},
-        {"slots": slots, "count": result.type.size},
-        -(-result.type.size // _SUM_WARPS),
+        reads={"sums": Pointer(partial)},
+        writes={"totals": Pointer(result)},
+        integers={"slots": slots, "count": result.type.size},
+        blocks=-(-result.type.size // _SUM_WARPS),
     )
 
 

@@ -322,7 +322,11 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         "windows that are read where they lie",
     )
     return HandwrittenCall(
-        text, {"x": pointer_of(x, reads)}, writes, integers, block_count(integers)
+        text,
+        reads={"x": pointer_of(x, reads)},
+        writes=writes,
+        integers=integers,
+        blocks=block_count(integers),
     )
 
 
@@ -346,8 +350,8 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
     )
     return HandwrittenCall(
         text,
-        {"values": values, "positions": positions},
-        {"sums": Pointer(output)},
-        integers,
-        block_count(integers),
+        reads={"values": values, "positions": positions},
+        writes={"sums": Pointer(output)},
+        integers=integers,
+        blocks=block_count(integers),
     )
