@@ -66,8 +66,8 @@ def _batches(
     """Yield batches of ``size`` of the ``total`` rows, epoch after epoch.
 
     A batch is a pytree of ``structure`` with a sharded array for each of ``arrays``.
-    With a ``seed`` the rows of each epoch are shuffled. If ``epochs`` is None, the
-    batches never end.
+    With a ``seed`` the rows of each epoch are shuffled. Rows that do not fill a last
+    batch are left out. If ``epochs`` is None, the batches never end.
     """
     for epoch in count() if epochs is None else range(epochs):
         order = np.arange(total)

@@ -143,9 +143,11 @@ def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _completed(pending: Sequence[Any]) -> list[Any]:
-    """The results of ``pending``, which may be futures; an error as soon as it is one.
+    """Return the results of ``pending``, which may be futures.
 
-    An error that another member's error has caused is raised if that does not come.
+    The first exception of a future is raised at once. If it is a MissingMemberError,
+    another member's failure may have caused it. Then this waits a few seconds for the
+    cause, and raises the cause instead if it comes.
     """
     futures = [p for p in pending if isinstance(p, Future)]
     if futures:

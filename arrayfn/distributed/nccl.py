@@ -93,7 +93,7 @@ class Group:
         self.devices = devices
         self.communicators: dict[int, Any] = {}
         here = [k for k, d in enumerate(devices) if d.process_index == DEVICES.process]
-        if len(here) == len(devices):
+        if len(here) == len(devices):  # one process has all GPUs of the group
             numbers = [gpu_of(device).number for device in devices]
             for number in numbers:
                 gpu(number).make_current()
@@ -101,6 +101,7 @@ class Group:
             for rank, handle in enumerate(handles):
                 self.communicators[rank] = _as_communicator(nccl, handle)
             return
+        # The process of device 0 makes the group's NCCL id, and sends it to the others.
         made = bytes(nccl.get_unique_id()) if here[0] == 0 else None
         processes = tuple(dict.fromkeys(d.process_index for d in devices))
         shared = broadcast_among(processes, made, step)
@@ -221,7 +222,10 @@ class NcclMember:
     """A member of a mesh whose collectives are enqueued on a GPU by NCCL."""
 
     def __init__(self, mesh: Mesh, member: int, lockstep: Lockstep) -> None:
-        """``lockstep`` is that of all members in this process."""
+        """Take part in ``mesh`` as number ``member``.
+
+        ``lockstep`` is shared by all members of the mesh in this process.
+        """
         self.mesh = mesh
         self.member = member
         self.lockstep = lockstep
@@ -267,10 +271,12 @@ class NcclMember:
 def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     """Return a function that enqueues NCCL's all-reduce for member ``rank``."""
     run, communicator = bindings().all_reduce, group.communicators[rank]
+    # NCCL's dtype, and how many of its elements make up one of ours.
     kind, words = _KINDS[step.operand.dtype]
     count, op = step.operand.size * words, _OPERATIONS[step.params["op"]]
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, count, kind, op, communicator, stream)
 
     return enqueue
@@ -282,6 +288,7 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     nbytes = step.operand.nbytes
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, nbytes, _BYTES, communicator, stream)
 
     return enqueue
@@ -290,10 +297,12 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     """Return a function that enqueues NCCL's reduce-scatter for member ``rank``."""
     run, communicator = bindings().reduce_scatter, group.communicators[rank]
+    # NCCL's dtype, and how many of its elements make up one of ours.
     kind, words = _KINDS[step.operand.dtype]
     count = step.result.size * words
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, count, kind, _OPERATIONS["sum"], communicator, stream)
 
     return enqueue

@@ -97,7 +97,7 @@ class Processes:
         self.rank = int(self.world.Get_rank())
         self.size = int(self.world.Get_size())
         self.stopped = ""
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}  # ranks: their communicator
 
     @cached_property
     def count_on_host(self) -> int:

@@ -159,11 +159,12 @@ class ClockedMesh:
         Devices that take different branches run a step different numbers of times; the
         largest number is returned.
         """
+        # ``_step_times`` has for each device a dict {step: (runs, mean seconds)}.
         steps = sorted({step for times in self._step_times for step in times})
-        found = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
+        of_devices = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
         return {
             step: (max(r for r, _ in each), sum(t for _, t in each) / len(each))
-            for step, each in found.items()
+            for step, each in of_devices.items()
         }
 
 
@@ -249,6 +250,7 @@ class MeshExecutable:
                 "mesh: its devices are busy. Call it outside",
                 user_location(),
             )
+        # arguments[i][k] is the part of argument i that member k has.
         arguments = [
             self._parts(x, sharding)
             for x, sharding in zip(
@@ -258,6 +260,7 @@ class MeshExecutable:
         if self.on_gpus:
             results = self._run_on_gpus([[x[k] for x in arguments] for k in self.local])
         else:
+            # The plans also take the member's index along each mesh axis.
             results = self._run(
                 [
                     (k, [x[k] for x in arguments] + _indices(self.mesh, k))

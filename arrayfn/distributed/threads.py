@@ -135,6 +135,7 @@ class Meeting:
 
         Raises CollectiveError if members are at different steps.
         """
+        # ``posted`` has the (step, value) of each rank.
         steps = [self.posted[rank][0] for rank in range(len(self.group))]
         other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
         if other is not None:
@@ -143,7 +144,7 @@ class Meeting:
                 f"{first} is at {steps[0]}, but {second} is at {steps[other]}: all "
                 "devices must come to the same collectives in the same order"
             )
-            self._check(0, steps[0])
+            self._check(0, steps[0])  # raises, because the run is stopped
         self.exchanged = [self.posted[rank][1] for rank in range(len(self.group))]
         self.posted = {}
         self.round += 1

@@ -103,7 +103,7 @@ def _while_loop_with_refs(
     def going(carry: Any) -> Any:
         """Call ``cond_fun``, which may read Refs; ArgumentError if it writes to one."""
         value, ref_values = carry
-        adopt(refs, ref_values)
+        adopt(refs, ref_values)  # the Refs have these values while cond_fun runs
         result = cond_fun(value)
         if any(x is not y for x, y in zip(held(refs), ref_values, strict=True)):
             raise ArgumentError(
@@ -321,6 +321,7 @@ def _scan(
         write_back(refs, ref_values)
         return last, ys
 
+    # ``discharged`` calls with_refs with the Refs that f writes to.
     return discharged(with_refs)
 
 
@@ -361,7 +362,7 @@ def _scan_alone(
         renamed(f, step),
         init,
         (xs,),
-        lambda closed: closed.out_tree.children()[0],
+        lambda closed: closed.out_tree.children()[0],  # the result is (carry, y)
         slices,
         paths,
     )

@@ -397,11 +397,11 @@ def conv_transpose(
     return conv_general_dilated(
         lhs,
         rhs,
-        (1,) * len(spatial),
-        widths,
-        jumps,
-        steps,
-        numbers,
+        window_strides=(1,) * len(spatial),
+        padding=widths,
+        lhs_dilation=jumps,
+        rhs_dilation=steps,
+        dimension_numbers=numbers,
         precision=precision,
         preferred_element_type=preferred_element_type,
     )

@@ -221,7 +221,9 @@ class _Product:
     def _check_sizes(self, sizes: ArrayType) -> None:
         """Raise an error unless group_sizes (its type is ``sizes``) fits the operands.
 
-        It has integers, of shape (groups,) or (extents of the axes ``prefix``, groups).
+        It has integers, of shape (groups,) or (extents of the axes ``prefix`` of lhs,
+        groups). x and y are the types of lhs and rhs, and axis ``group`` of rhs counts
+        groups, unless ``group`` is the number of its axes.
         If rhs has a group axis, this axis has one element for each group. Raises
         ArgumentError for other dtypes, ShapeError for other shapes.
         """

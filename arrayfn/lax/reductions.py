@@ -244,6 +244,7 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     if dtype not in dtypes.FLOATS:
         raise DTypeError("reduce_precision takes real numbers", user_location())
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
+    # The integer dtype of this width, and the bits of exponent and mantissa.
     integer, own_exponent, own_mantissa = _FORMATS[wide.dtype]
     bits = apply(conversion.bitcast, wide, dtype=integer)
     sign = bits & np.asarray(np.iinfo(integer).min, integer)  # only the highest bit

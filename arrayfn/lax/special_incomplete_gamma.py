@@ -260,7 +260,7 @@ def log_sample_slope(a: Array, log: Array) -> Array:
     series is used, else second (see ``_slopes``). Arrays are float64. The function
     takes the logarithm, because the sample itself may underflow.
     """
-    first, second = _slopes(a, anp.exp(log), log)[:2]
+    first, second, *_ = _slopes(a, anp.exp(log), log)
     value = anp.where(_is_series(a, anp.exp(log)), -first / a, second)
     return anp.where((a > 0) & (log < math.inf), value, math.nan)
 

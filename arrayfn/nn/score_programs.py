@@ -166,7 +166,8 @@ def _result_at(
 ) -> Array:
     """Return result ``number`` of the Program ``text`` for each of ``scores``.
 
-    The parameters are those of ``scores_at``.
+    The Program takes a score, its four indices (batch, head, query, key), and the
+    arrays ``captured``. The index arrays ``places`` broadcast with the scores.
     """
     program = program_of(text)
 

@@ -141,8 +141,8 @@ def full(
 ) -> Array:
     """Return an array of ``shape`` that is filled with ``fill_value``.
 
-    ``fill_value`` is a number, or an array that is broadcast. By default, it has the
-    dtype of ``fill_value``. If ``dtype`` is that of keys, the number fills every word
+    ``fill_value`` is a number, or an array that is broadcast. The result has its dtype
+    by default. If ``dtype`` is that of keys, the number fills every word
     of every key. ``device`` is where the array is made. It is a backend's name, one of
     ``af.devices()``, or a NamedSharding, which cuts the array over a mesh. Raises
     ArgumentError for another device or order, ShapeError if an array does not
@@ -160,7 +160,7 @@ def full(
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if filler.shape:
         target = ops.broadcast_shape("full", (filler.shape, extents))
-        by_equations = is_made_of_equations((value,))
+        by_equations = is_made_of_equations((value,))  # else broadcast by NumPy
         return _made(ops.same(ops.spread(value, filler.shape, target, by_equations)))
     return _made(ops.full(value, extents, wanted))
 
@@ -378,6 +378,7 @@ def linspace(
     step = divide(subtract(stop, start), max(gaps, 1))
     ndim = ops.type_of_operand("linspace", step).ndim
     place = ops.normalize_axis("linspace", axis, ndim + 1)
+    # 0, 1, ... along the new axis. The other operands have extent 1 there.
     count = _made(_iota(num, dtypes.real_of(inexact)))
     count = _alone_on_axis(count, place, ndim + 1)
     first, last, gap = (_with_axis(v, place, ndim) for v in (start, stop, step))

@@ -43,7 +43,7 @@ def einsum(
     if dtype == dtypes.bool_:  # count in int32 whether any product is true
         dtype = dtypes.int32
         values = [ops.convert(x, dtype) for x in values]
-    terms = [
+    terms = [  # pairs of labels and an array
         _without_repeats(labels, ops.as_array(x))
         for labels, x in zip(inputs, values, strict=True)
     ]

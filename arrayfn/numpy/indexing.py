@@ -407,7 +407,8 @@ def _gathered(
     return gather(
         ops.as_array(x),
         columns,
-        Windows(windows, tuple(axes), tuple(axes)),
+        Windows(windows, collapsed_axes=tuple(axes), indexed_axes=tuple(axes)),
+        # The window has one element along indexed axes, and all along the others.
         tuple(1 if axis in axes else n for axis, n in enumerate(type.shape)),
         mode,
         fill_value,
@@ -536,7 +537,12 @@ def take_along_axis(
     full[place] = wanted.shape[place]
     index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
     columns, _ = index_columns([index], [type.shape[place]])
-    windows = Windows((), (place,), (place,), (others, others))
+    windows = Windows(
+        window_axes=(),
+        collapsed_axes=(place,),
+        indexed_axes=(place,),
+        batch=(others, others),
+    )
     if mode is None:
         mode = "fill" if known_value(index) is None else "promise_in_bounds"
     return gather(

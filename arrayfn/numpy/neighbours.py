@@ -210,6 +210,7 @@ def interp(
 
         def along(part: Callable[[Any], Array]) -> Array:
             """Interpolate one part of the complex numbers, ``real`` or ``imag``."""
+            # The values outside of the points may be None or "extrapolate".
             low, high = (
                 e if e is None or isinstance(e, str) else part(e) for e in (left, right)
             )

@@ -166,7 +166,15 @@ def _unique_slices(
 
     def of_numpy(value: Any) -> Any:
         """Return the positions, the inverse and the counts."""
-        return np.unique(value, True, True, True, axis=axis, equal_nan=equal_nan)[1:]
+        _, *results = np.unique(
+            value,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+            axis=axis,
+            equal_nan=equal_nan,
+        )
+        return results
 
     results = _by_numpy("unique", of_numpy, x)
     values = take(x, results[0], axis)
@@ -279,7 +287,9 @@ def unique_all(
     """
     if size is None:
         return UniqueAll(*_by_numpy("unique_all", np.unique_all, x))
-    return _unique(x, None, False, ops.whole(size), fill_value)
+    return _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
 
 
 def unique_counts(
@@ -291,7 +301,9 @@ def unique_counts(
     """
     if size is None:
         return UniqueCounts(*_by_numpy("unique_counts", np.unique_counts, x))
-    results = _unique(x, None, False, ops.whole(size), fill_value)
+    results = _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
     return UniqueCounts(results.values, results.counts)
 
 
@@ -304,7 +316,9 @@ def unique_inverse(
     """
     if size is None:
         return UniqueInverse(*_by_numpy("unique_inverse", np.unique_inverse, x))
-    results = _unique(x, None, False, ops.whole(size), fill_value)
+    results = _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    )
     return UniqueInverse(results.values, results.inverse_indices)
 
 
@@ -317,7 +331,9 @@ def unique_values(
     """
     if size is None:
         return _by_numpy("unique_values", lambda v: np.sort(np.unique_values(v)), x)
-    return _unique(x, None, False, ops.whole(size), fill_value).values
+    return _unique(
+        x, axis=None, equal_nan=False, size=ops.whole(size), fill_value=fill_value
+    ).values
 
 
 # Sets.

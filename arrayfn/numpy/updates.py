@@ -350,6 +350,7 @@ def _applied(
     ``times`` has the shape of x. If its maximum is known while tracing, the repetitions
     are unrolled. Otherwise they are a while loop. ``mode`` is that of the update.
     """
+    # The number of applications for each element that ``index`` selects.
     wanted = IndexedUpdate(times, index).get(mode=_before_writing(mode))
 
     def once_more(done: Any, value: Array) -> Array:
@@ -391,7 +392,8 @@ def _applied(
         cond_consts=0,
         body_consts=consts,
     )
-    return results[2]
+    _, _, value = results
+    return value
 
 
 def _unfinished(done: Array, most: Array, value: Array) -> list[Array]:
@@ -410,7 +412,7 @@ def _unknown_mask(index: Any) -> ImmutableArray | None:
 def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool:
     """Return whether ``updates`` has one element per true element of a known mask.
 
-    The mask must be readable: it is no traced value without a value. Otherwise, such
+    A mask is known unless it is traced and has no value. With an unknown mask, such
     updates are an error, which ``_where_masked`` raises.
     """
     inner = ops.type_of_operand("at", x).ndim - mask.ndim
@@ -605,7 +607,7 @@ def _scattered_flat(
         reshape(x, -1),
         reshape(places, (count, 1)),
         reshape(broadcast_to(updates, places.shape), (count,)),
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=unique_indices,
     )
     return reshape(flat, type.shape)

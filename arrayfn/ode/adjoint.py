@@ -64,7 +64,8 @@ def backsolve(
         one on.
         """
         values, ts, leaves = residuals
-        by_values = cotangents[0]
+        by_values, _ = cotangents  # of y at the times, and of the last state
+        # Floating-point leaves have derivatives. The integrals become their cotangents.
         varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
         zero_integrals, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
         zero_integrals = anp.astype(zero_integrals, _common(zero_integrals, by_values))
@@ -103,14 +104,14 @@ def backsolve(
             by_t = _inner(ct, of_varying(t, value, varying))
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])
-            state = along(
+            (_, state), _ = along(
                 method,
                 together,
                 state,
                 times,
                 _with_tolerances_of_all(control, count, state),
-                None,
-            )[0][1]
+                first=None,
+            )
             return (state[count : 2 * count], state[2 * count :]), by_t
 
         items = (ts[:-1], ts[1:], values[1:], by_values[1:])

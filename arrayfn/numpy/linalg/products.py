@@ -103,7 +103,7 @@ def multi_dot(
         """Return the product of matrices ``first`` to ``last`` (inclusive)."""
         if first == last:
             return arrays[first]
-        split = splits[first, last]
+        split = splits[first, last]  # the last matrix of the left factor
         left, right = product(first, split), product(split + 1, last)
         return matmul(left, right, precision=precision)
 

@@ -242,6 +242,7 @@ def _adjugate(x: Array) -> Array:
         cofactors = [_cross(rows[(i + 1) % 3], rows[(i + 2) % 3]) for i in range(3)]
         return stack(cofactors, -1)
     lu, permutation, sign = _factors(x)
+    # Element k is the product of pivots 0 to k, times the permutation's sign.
     products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
 
     def by_factors(*operands: Array) -> list[Array]:

@@ -154,7 +154,10 @@ def solve_triangular(
     op = _operation(trans)
 
     def substitute(a: Array, b: Array) -> Array:
-        """Solve op(a) x = b for matrices with equal leading axes."""
+        """Solve op(a) x = b for matrices with equal leading axes.
+
+        ``op`` is 0 for a itself, 1 for its transpose, and 2 for its adjoint.
+        """
         return lax_linalg.triangular_solve(
             a,
             b,
@@ -211,7 +214,7 @@ def lu_solve(
     factors, b = m.together("lu_solve", factors, b)
     m.check_square("lu_solve", factors.shape)
     order = lax_linalg.lu_pivots_to_permutation(pivots, factors.shape[-1])
-    op = _operation(trans)
+    op = _operation(trans)  # 0: a itself, 1: its transpose, 2: its adjoint
 
     def by_factors(lu: Array, b: Array) -> Array:
         """Solve op(P L U) x = b, for L and U in one matrix ``lu``."""
@@ -344,7 +347,7 @@ def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
         raise ArgumentError(
             f"side must be 'right' or 'left', not {side!r}", user_location()
         )
-    w, s, vh = linalg.svd(a, False)
+    w, s, vh = linalg.svd(a, full_matrices=False)
     unitary = matmul(w, vh)
     s = s[..., None, :].astype(w.dtype)
     if side == "right":

@@ -213,6 +213,7 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
         unit = eye(len(places), dtype=t.dtype)
         both = before[:, None] & before
         inner = where(both, t - value * unit, unit)
+        # ``known`` has the columns of F before j. ``_back`` is back substitution.
         others = _back(inner, matmul(known, above) - above * result)
         return where(places == j, result, others)
 

@@ -505,11 +505,9 @@ def _gmres(
         return x, b - apply(x), count + 1
 
     def going(state: Any) -> Array:
-        """Return whether to restart again.
-
-        state[1] is the residual, and state[2] the count.
-        """
-        return ~limits.reached(state[1], b) & (state[2] < limits.steps)
+        """Return whether to restart again."""
+        _, residual, count = state
+        return ~limits.reached(residual, b) & (count < limits.steps)
 
     start = (x0, b - apply(x0), anp.asarray(0))
     x, residual, count = lax.while_loop(going, step, start)

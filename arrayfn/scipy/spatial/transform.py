@@ -155,6 +155,8 @@ class Rotation(NamedTuple):
         These are the unit axis times tan(angle / 4).
         """
         v = _floats_of_length(mrp, 3, "Rotation.from_mrp")
+        # For t = tan(angle / 4), the sine of angle / 2 is 2 t / (1 + t**2), and the
+        # cosine is (1 - t**2) / (1 + t**2). The quaternion is (axis * sine, cosine).
         square = anp.sum(v * v, -1, keepdims=True)
         return cls(anp.concatenate([2.0 * v, 1.0 - square], -1) / (1.0 + square))
 

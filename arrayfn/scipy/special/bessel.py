@@ -136,7 +136,7 @@ def _waves(a: Array, order: int) -> tuple[Array, Array]:
     w - Q sin w), and Y = sqrt(2 / (pi a)) (P sin w + Q cos w). Both are 0 at infinity.
     """
     inverse = _BORDER / a
-    t = 2.0 * inverse * inverse - 1.0
+    t = 2.0 * inverse * inverse - 1.0  # P and Q / inverse are polynomials in t
     p, q = ((tables.P0, tables.Q0), (tables.P1, tables.Q1))[order]
     p_value, q_value = horner(t, p), inverse * horner(t, q)
     # The sine and cosine of w, times sqrt(2), by addition theorems.
@@ -159,7 +159,8 @@ def _far(x: Array) -> Array:
 def _near_j0(x: Array) -> Array:
     """Return J0(x) for x in [-4, 4].
 
-    It is (x**2 - z**2) times a polynomial in x**2, for the zero z.
+    It is (x**2 - z**2) times a polynomial in x**2, for the zero z = root + left, where
+    ``left`` has the digits that the float ``root`` lacks.
     """
     root, left = tables.J0_ZEROS[0]
     a = anp.abs(x)
@@ -190,7 +191,7 @@ def _j0(x: Array) -> Array:
     b = anp.clip(a, 4.0, _BORDER)
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J0_ZEROS[1]) * horner(0.5 * b - 3.0, tables.J0_MIDDLE)
-    above = _waves(_far(a), 0)[0]
+    above, _ = _waves(_far(a), order=0)  # J and Y
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
     return anp.where(anp.isnan(x), x, value)
 
@@ -209,7 +210,7 @@ def _j1(x: Array) -> Array:
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J1_ZEROS[0]) * _less(b, tables.J1_ZEROS[1])
     middle = middle * horner(0.5 * b - 3.0, tables.J1_MIDDLE)
-    above = _waves(_far(a), 1)[0]
+    above, _ = _waves(_far(a), order=1)  # J and Y
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
     return anp.where(anp.isnan(x), x, anp.copysign(1.0, x) * value)
 
@@ -268,7 +269,7 @@ def _y0(x: Array) -> Array:
     middle = _less(b, zeros[1]) * _less(b, zeros[2])
     # 0.4 b - 2.2 maps [3, 8] to [-1, 1], the variable of the polynomial.
     middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
-    above = _waves(_far(x), 0)[1]
+    _, above = _waves(_far(x), order=0)  # J and Y
     value = anp.where(x <= 3.0, below, anp.where(x <= _BORDER, middle, above))
     return _from_0(x, -math.inf, value)
 
@@ -289,7 +290,7 @@ def _y1(x: Array) -> Array:
     b = anp.clip(x, 4.0, _BORDER)
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
-    above = _waves(_far(x), 1)[1]
+    _, above = _waves(_far(x), order=1)  # J and Y
     value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))
     return _from_0(x, -math.inf, value)
 
@@ -334,8 +335,9 @@ def _yn(n: Array, x: Array) -> Array:
         return k + 1.0, anp.where(on, here, before), anp.where(on, above, here)
 
     start = (anp.ones_like(anp.max(size, initial=0.0)), _y0(x), _y1(x))
-    end = lax.while_loop(lambda s: anp.any(going(s[2], s[0])), step, start)
-    value = anp.where(size == 0, _y0(x), end[2])
+    # The state is (k, order k - 1, order k).
+    _, _, last = lax.while_loop(lambda s: anp.any(going(s[2], s[0])), step, start)
+    value = anp.where(size == 0, _y0(x), last)
     return anp.where((n < 0) & (anp.remainder(size, 2.0) == 1.0), -value, value)
 
 

@@ -119,9 +119,10 @@ def _hyp1f1(a: Array, b: Array, x: Array) -> Array:
 def _hyp1f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return 1F1 and its tangent; the derivative by x is a / b 1F1(a + 1, b + 1, x)."""
     a, b, x = primals
+    _, _, dx = tangents
     tangent = _by_parameters(_kummer, primals, tangents)
-    if not isinstance(tangents[2], SymbolicZero):
-        tangent = tangent + a / b * _hyp1f1(a + 1.0, b + 1.0, x) * tangents[2]
+    if not isinstance(dx, SymbolicZero):
+        tangent = tangent + a / b * _hyp1f1(a + 1.0, b + 1.0, x) * dx
     return _hyp1f1(a, b, x), tangent
 
 
@@ -206,8 +207,10 @@ def _series(
 
     first = ops.as_array(ops.scalar(0.0, dtypes.float64))
     start = (first, one, one, zero, one.high, one.high > 0)
+    # Run while any element is active (s[5]) and n (s[0]) is not too large.
     state = while_loop(lambda s: anp.any(s[5]) & (s[0] < _MAX_TERMS), step, start)
     _, term, total, slope, largest, active = state
+    # Too few digits are left if the largest term was much larger than the sum.
     small = largest * EPSILON > _LOST * anp.abs(total.high)
     lost = active | (small & (total.high != 0))
     over = anp.abs(term.high) >= _GREAT
@@ -273,7 +276,7 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
     one = anp.ones_like(x)
     start = (one, one, anp.full_like(x, math.inf))
-    total = fori_loop(0, _FAR_TERMS, add_term, start)[0]
+    total, _, _ = fori_loop(0, _FAR_TERMS, add_term, start)
     power = anp.where(is_negative, -a, a - b)
     log = gammaln(b) - gammaln(below) + power * anp.log(size)
     sign = gammasgn(b) * gammasgn(below)

@@ -77,6 +77,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
         2.0 * start,
         anp.zeros((v + 1, *x.shape), dtype=x.dtype),
     )
+    # s[0] is the order k.
     *_, total, results = lax.while_loop(lambda s: s[0] >= 1.0, step, state)
     at_zero = anp.where(orders == 0, 1.0, 0.0)
     value = anp.where(is_zero, at_zero, results / total)
@@ -194,12 +195,13 @@ def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     DLMF 14.10.2, and v (v + 1) / 2 x**(v + 1) at |x| = 1. Symbolic zeros add no term.
     """
     m, v, x = primals
+    _, dv, dx = tangents
     value = _lpmv(m, v, x)
     tangent: Any = anp.zeros_like(value)
-    if not isinstance(tangents[1], SymbolicZero):
-        slope = jvp(lambda v: _ferrers(m, v, x), (v,), (anp.ones_like(v),))[1]
-        tangent = tangent + slope * tangents[1]
-    if not isinstance(tangents[2], SymbolicZero):
+    if not isinstance(dv, SymbolicZero):
+        _, slope = jvp(lambda v: _ferrers(m, v, x), (v,), (anp.ones_like(v),))
+        tangent = tangent + slope * dv
+    if not isinstance(dx, SymbolicZero):
         edge = (anp.abs(x) == 1) & (m == 0)
         square = anp.where(edge, 1.0, 1.0 - x * x)
         slope = -_lpmv(m + 1.0, v, x) / anp.sqrt(square) - m * x / square * value
@@ -209,7 +211,7 @@ def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         outer = anp.where(beyond, 1.0 - x * x, 1.0)
         by_degrees = (v + 1.0) * (x * value - _lpmv(m, v + 1.0, x)) / outer
         slope = anp.where(edge, at_edge, anp.where(beyond, by_degrees, slope))
-        tangent = tangent + slope * tangents[2]
+        tangent = tangent + slope * dx
     return value, tangent
 
 

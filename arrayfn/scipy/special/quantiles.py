@@ -72,7 +72,11 @@ def _solved(
         # All but NaN still move.
         start == start,
     )
-    return lax.while_loop(lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state)[1]
+    # Run while any element moves (s[4]), for at most _STEPS iterations (s[0]).
+    _, solution, *_ = lax.while_loop(
+        lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state
+    )
+    return solution
 
 
 def _inverse(
@@ -87,7 +91,12 @@ def _inverse(
     inverse = custom_jvp(find)
 
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        """Return x and its tangent; symbolic zeros among ``tangents`` add no term."""
+        """Return x and its tangent; symbolic zeros among ``tangents`` add no term.
+
+        x = ``inverse(*parameters, p)`` solves ``function(*parameters, x)`` = p. So dx
+        is dp less the change of the function by its parameters, divided by its slope
+        in x.
+        """
         parameters, x = primals[:-1], inverse(*primals)
         one = anp.ones_like(x)
         slope = jvp(lambda x: function(*parameters, x), (x,), (one,))[1]

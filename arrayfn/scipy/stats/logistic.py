@@ -34,13 +34,15 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most x in the logistic distribution."""
-    return special.expit(standard("logistic.cdf", x, loc, scale)[0])
+    z, _ = standard("logistic.cdf", x, loc, scale)
+    return special.expit(z)
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than x in the logistic distribution."""
-    return special.expit(-standard("logistic.sf", x, loc, scale)[0])
+    z, _ = standard("logistic.sf", x, loc, scale)
+    return special.expit(-z)
 
 
 @quiet
