@@ -61,6 +61,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 
     Raises BackendError if it has no mesh.
     """
+    # Constants that are sharded arrays become the last inputs.
     program, sharded = _constants_as_inputs(program)
     mesh = mesh_of(program)
     if mesh is None:
@@ -70,7 +71,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
             user_location(),
         )
     program = cut_on_the_host(program, mesh)
-    if options.parts:
+    if options.parts:  # deterministic=N: N blocks of each mesh axis
         partitioned = partition_in_blocks(program, mesh, options.parts)
     else:
         partitioned = partition(program, mesh)

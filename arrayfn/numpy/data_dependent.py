@@ -69,7 +69,7 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
         filler,
         reshape(targets, (extent, 1)),
         places,
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=True,  # among those that are kept
     )
 
@@ -325,7 +325,7 @@ def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
         ops.full(0, (length,), dtypes.int64),
         reshape(ends, (extent, 1)),
         ops.full(1, (extent,), dtypes.int64),
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=False,
     )
     return take(x, cumsum(starts), place, mode="clip")

@@ -72,7 +72,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
             pairs.append((type.dtype, type.weak))
         else:
             pairs.append((dtypes.canonical(x), False))
-    return dtypes.promote(pairs)[0]
+    dtype, _ = dtypes.promote(pairs)
+    return dtype
 
 
 def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:

@@ -188,6 +188,7 @@ def _without_broadcast(terms: list[Term]) -> list[Term]:
                 )
     results: list[Term] = []
     for labels, x in terms:
+        # Axes that have extent 1 here, and a larger one in another term.
         short = [
             k for k, label in enumerate(labels) if x.shape[k] == 1 != extents[label]
         ]

@@ -163,7 +163,7 @@ def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
         ops.full(0, (length,), dtype),
         reshape(ops.convert(places, dtypes.int64), (extent, 1)),
         weights,
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=False,
     )
 
@@ -247,7 +247,8 @@ def histogram2d(
     those of ``histogramdd``.
     """
     pair = isinstance(bins, (list, tuple)) and len(bins) == 2
-    points = stack(ops.promoted("histogram2d", [ravel(x), ravel(y)])[0], -1)
+    columns, _, _ = ops.promoted("histogram2d", [ravel(x), ravel(y)])
+    points = stack(columns, -1)
     counts, edges = histogramdd(
         points, list(bins) if pair else [bins, bins], range, density, weights
     )

@@ -254,7 +254,7 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
         ops.full(0, (size,), dtypes.int64),
         reshape(places, (places.shape[0], 1)),
         updates,
-        Windows((), (0,), (0,)),
+        Windows(window_axes=(), collapsed_axes=(0,), indexed_axes=(0,)),
         unique_indices=scatter is indexing.scatter,  # indices of an argsort
     )
 

@@ -506,6 +506,7 @@ def _with_slice(
             return new if isinstance(new, Tracer) else constant(new)
         starts = [np.asarray(cut.low, np.int64) for cut in cuts]
         return apply(dynamic_slices.dynamic_update_slice, x, new, *starts)
+    # Widths (low, high, interior) that put each update at its place in x.
     config = tuple(
         (cut.low, extent - cut.limit, cut.step - 1)
         for cut, extent in zip(cuts, type.shape, strict=True)

@@ -54,8 +54,8 @@ def backsolve(
 
     def ahead(y: Array, ts: Array, leaves: list[Any]) -> Any:
         """Run the forward pass; the residuals are (y at the times, times, leaves)."""
-        result = run(y, ts, leaves)
-        return result, (result[0], ts, leaves)
+        values, state = run(y, ts, leaves)
+        return (values, state), (values, ts, leaves)
 
     def back(residuals: Any, cotangents: Any) -> Any:
         """Return the cotangents of y, ``ts`` and the leaves.

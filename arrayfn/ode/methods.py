@@ -197,9 +197,9 @@ class RungeKutta:
         ``y`` plus ``h`` times the earlier stages weighted by its row.
         """
 
-        def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:
-            """Evaluate one stage, ``given`` by its number, row and node."""
-            number, row, node = given
+        def stage(stages: Array, tableau: tuple[Array, Array, Array]) -> Any:
+            """Evaluate one stage, with its number, row and node of the tableau."""
+            number, row, node = tableau
             place = y + of_dtype(h, y) * weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
             return anp.at(stages)[number].set(slope), place
@@ -230,6 +230,7 @@ class RungeKutta:
         all_stages = anp.concatenate([stages, more])
         all_stages, _ = self._staged(f, t, h, y, all_stages, self.stages, rows, nodes)
         change = end - y
+        # The cubic that has the values and slopes of both ends.
         parts = [
             change,
             size * stages[0] - change,

@@ -136,13 +136,17 @@ def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     quick = 0.9277 - 3.6224 / (b - 2.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
-        """Return numbers from two uniform ones, and whether they are accepted."""
+        """Return numbers from two uniform ones, and whether they are accepted.
+
+        u is in [-1/2, 1/2), and v in (0, 1].
+        """
         distance = 0.5 - anp.abs(u)
-        near = anp.maximum(distance, 1e-300)
+        near = anp.maximum(distance, 1e-300)  # not 0, by which u is divided
         k = anp.floor((2.0 * a / near + b) * u + rate + 0.43)
         possible = (k >= 0) & ((distance >= 0.013) | (v <= distance))
         count = anp.where(possible, k, 0.0)
         level = anp.log(v * inverse_alpha / (a / (near * near) + b))
+        # The right side is log(P(count)).
         good = level <= count * log_rate - rate - lax.lgamma(count + 1.0)
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 

@@ -362,7 +362,7 @@ def _slogdet_jvp(
     """
     (x,), (t,) = primals, tangents
     sign, logabsdet = _slogdet(x)
-    rate = trace(solve(x, t), 0, -2, -1)
+    rate = trace(solve(x, t), offset=0, axis1=-2, axis2=-1)
     if x.dtype in dtypes.COMPLEX:
         turning = rate - real(rate).astype(x.dtype)
         return (sign, logabsdet), (turning * sign, real(rate))

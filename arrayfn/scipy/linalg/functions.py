@@ -186,7 +186,8 @@ def _root(a: Array) -> Array:
 def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Differentiate x x = a: dx solves x dx + dx x = da."""
     x = _root(*primals)
-    return x, _solved(x, x, tangents[0])
+    (da,) = tangents
+    return x, _solved(x, x, da)
 
 
 def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any:

@@ -252,7 +252,7 @@ def _added(segments: Array, cut: _Segments, extent: int) -> Array:
     belongs to step s + k of the signal, so the sum over k of the pieces, shifted by k
     rows, is the signal.
     """
-    pieces = -(-cut.length // cut.step)
+    pieces = -(-cut.length // cut.step)  # in a segment: ceil(length / step)
     missing = pieces * cut.step - cut.length
     wide = _bordered(segments, 0, missing)
     *outer, count, _ = wide.shape
@@ -260,6 +260,7 @@ def _added(segments: Array, cut: _Segments, extent: int) -> Array:
     total = None
     for k in range(pieces):
         rows = parts[..., k, :]
+        # Add k rows of zeros before, and the rest behind: (low, high, interior).
         around = [(0, 0, 0)] * len(outer) + [(k, pieces - 1 - k, 0), (0, 0, 0)]
         shifted = lax.pad(rows, 0, around)
         total = shifted if total is None else anp.add(total, shifted)

@@ -69,14 +69,14 @@ def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     A symbolic zero tangent adds no term, because 0 times an infinite derivative is NaN.
     At x = y = 0, the derivative by y is 0.
     """
-    x, y = primals
+    (x, y), (dx, dy) = primals, tangents
     slope: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        slope = anp.add(slope, anp.multiply(anp.log(y), tangents[0]))
-    if not isinstance(tangents[1], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log(y), dx))
+    if not isinstance(dy, SymbolicZero):
         both = anp.logical_and(anp.equal(x, 0), anp.equal(y, 0))
         by_y = anp.divide(x, anp.where(both, 1, y))
-        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
+        slope = anp.add(slope, anp.multiply(by_y, dy))
     return _xlogy(x, y), slope
 
 

@@ -228,7 +228,8 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
     ends, so that terms have one sign. Elements that use another branch get harmless
     operands.
     """
-    # The denominator becomes 0 unless the numerator does so first.
+    # ``_ends`` is true for integers <= 0, whose rising factorials become 0. The
+    # denominator becomes 0 unless the numerator does so first.
     pole = _ends(b) & ~(_ends(a) & (a >= b))
     ends = _ends(a) | ((x < 0) & _ends(b - a))
     far = (anp.abs(x) > _FAR) & ~ends
@@ -355,7 +356,10 @@ def _continued(
     """
 
     def step(state: Any) -> Any:
-        """Halve the distance to 1 by a Taylor series, or go to ``aim``."""
+        """Halve the distance to 1 by a Taylor series, or go to ``aim``.
+
+        The state is the distance of x to 1, and the value and slope at x.
+        """
         distance, value, slope = state
         next_distance = anp.maximum(0.5 * distance, aim)
         value, slope = _taylor(
@@ -416,8 +420,10 @@ def _taylor(
         first,
         ops.as_array(ops.scalar(True, dtypes.bool_)),
     )
-    state = while_loop(lambda s: s[5] & (s[0] < _MAX_TERMS), next_term, start)
-    total, change = state[3], state[4]
+    # s[5] is whether to go on, and s[0] is n.
+    _, _, _, total, change, _ = while_loop(
+        lambda s: s[5] & (s[0] < _MAX_TERMS), next_term, start
+    )
     return total, (change / one.where(h == 0, step)).where(h != 0, slope)
 
 

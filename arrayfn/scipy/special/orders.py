@@ -253,8 +253,8 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
 
     last = anp.max(steps, initial=0.0)
     start = (anp.ones_like(last), first, second)
-    end = lax.while_loop(lambda s: s[0] < last, step, start)
-    value = anp.where(steps == 0, first, end[2])
+    _, _, end = lax.while_loop(lambda s: s[0] < last, step, start)  # s[0] is k
+    value = anp.where(steps == 0, first, end)
     # DLMF 14.9.3
     size = gammaln(degree - order + 1.0) - gammaln(degree + order + 1.0)
     sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
@@ -276,13 +276,17 @@ def _ferrers_factor(order: Array, rest: Array, x: Array) -> Array:
     root = anp.sqrt(1.0 - x * x)
 
     def step(state: Any) -> Any:
-        """Multiply by factor k, in elements whose order is at least k."""
+        """Multiply by factor k, in elements whose order is at least k.
+
+        ``root`` is sqrt(1 - x**2), and ``rest`` the degree less the order.
+        """
         k, product = state
         factor = -root * (rest + 2.0 * k - 1.0) * (rest + 2.0 * k) / (2.0 * k)
         return k + 1.0, anp.where(k <= order, product * factor, product)
 
     start = (anp.ones_like(last), anp.ones_like(rest))
-    return lax.while_loop(lambda s: s[0] <= last, step, start)[1]
+    _, product = lax.while_loop(lambda s: s[0] <= last, step, start)  # s[0] is k
+    return product
 
 
 def _ferrers_sum(order: Array, rest: Array, x: Array) -> Array:

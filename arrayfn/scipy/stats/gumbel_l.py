@@ -61,7 +61,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-@also_takes(p="q")
+@also_takes(p="q")  # p is another name of q
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the x with ``cdf(x)`` = q in the left-skewed Gumbel distribution.
 

@@ -46,7 +46,7 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-@also_takes(x="q")
+@also_takes(x="q")  # x is another name of q
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile of the logistic distribution: x with ``cdf(x)`` = q.
 
@@ -57,7 +57,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-@also_takes(x="q")
+@also_takes(x="q")  # x is another name of q
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the x with ``sf(x)`` = q in the logistic distribution.
 
