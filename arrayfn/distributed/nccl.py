@@ -67,15 +67,15 @@ def reduces(equation: Equation) -> bool:
 def bindings() -> Any:
     """The module of nccl4py with NCCL's functions; BackendError if it is missing."""
     try:
-        made: Any = import_module("nccl.bindings.nccl")
-        made.get_version()  # opens the library
+        nccl: Any = import_module("nccl.bindings.nccl")
+        nccl.get_version()  # opens the library
     except (ImportError, RuntimeError, OSError) as error:
         raise BackendError(
             f"collectives between GPUs need NCCL, which cannot be opened ({error}); "
             "install it with pip install 'arrayfn[nccl]'",
             user_location(),
         ) from error
-    return made
+    return nccl
 
 
 class Group:
@@ -102,16 +102,16 @@ class Group:
                 self.communicators[rank] = _as_communicator(nccl, handle)
             return
         # The process of device 0 makes the group's NCCL id, and sends it to the others.
-        made = bytes(nccl.get_unique_id()) if here[0] == 0 else None
+        own_id = bytes(nccl.get_unique_id()) if here[0] == 0 else None
         processes = tuple(dict.fromkeys(d.process_index for d in devices))
-        shared = broadcast_among(processes, made, step)
-        name = nccl.UniqueId.from_buffer(shared)
+        id_bytes = broadcast_among(processes, own_id, step)
+        group_id = nccl.UniqueId.from_buffer(id_bytes)
         nccl.group_start()
         for rank in here:
             with on(gpu_of(devices[rank])):
                 gpu_of(devices[rank]).make_current()
-                made_here = nccl.comm_init_rank(len(devices), name, rank)
-            self.communicators[rank] = made_here
+                communicator = nccl.comm_init_rank(len(devices), group_id, rank)
+            self.communicators[rank] = communicator
         nccl.group_end()
 
     def check(self) -> None:

@@ -335,7 +335,7 @@ class ProcessMember:
         self.processes = processes
         self.mesh = mesh
         self.member = member
-        self._communicators: dict[str, MpiCommunicator] = {}
+        self._communicators: dict[str, MpiCommunicator] = {}  # by mesh axis
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Run the collective ``step`` with the other members along its mesh axis.

@@ -141,8 +141,10 @@ class ClockedMesh:
 
     def __init__(self, compiled: MeshProgram) -> None:
         self._run = MeshExecutable(compiled, timed=True)
+        # For each CPU device, the arrays in which its plan counts and times steps.
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
         self.backend = "cuda" if self._run.on_gpus else "mesh"
+        # For each device, the last call's {step: (runs, mean seconds)}.
         self._step_times: list[Mapping[int, tuple[int, float]]] = []
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
@@ -176,6 +178,7 @@ class MeshExecutable:
     """
 
     def __init__(self, compiled: MeshProgram, *, timed: bool = False) -> None:
+        """Load the plan on CPU devices; GPUs load it in the first call."""
         self.timed = timed
         self.mesh = compiled.partitioned.mesh
         self.in_shardings = [
@@ -183,6 +186,7 @@ class MeshExecutable:
         ]
         devices = devices_of(self.mesh)
         self.compiled = compiled
+        # The members of the mesh that are in this process.
         self.local = [
             k for k, d in enumerate(devices) if d.process_index == DEVICES.process
         ]
@@ -194,6 +198,7 @@ class MeshExecutable:
         self.runs: dict[int, Callable[..., Any]] = {}
         if not self.on_gpus:
             load = BACKENDS["cpu"].load
+            # Compute the constants that need computing once, before all calls.
             self.compiled = completed(compiled, lambda once: load(once)(()))
             self.runs = {
                 k: self._bind(device) for k, device in self.local_devices.items()

@@ -45,11 +45,11 @@ class Run:
         self.mesh = mesh
         self.names = names
         self.condition = threading.Condition()
-        self.error: BaseException | None = None
-        self.stopped = ""
-        self.finished: set[int] = set()
-        self.limit = timeout()
-        self._meetings: dict[tuple[int, ...], Meeting] = {}
+        self.error: BaseException | None = None  # the cause of a stop
+        self.stopped = ""  # why the run was stopped
+        self.finished: set[int] = set()  # members at the end of their plan
+        self.limit = timeout()  # how long members wait for each other, in seconds
+        self._meetings: dict[tuple[int, ...], Meeting] = {}  # by group of members
 
     def meeting(self, group: tuple[int, ...]) -> Meeting:
         """Return the meeting of the members ``group``, which the first call makes."""
@@ -245,7 +245,7 @@ class ThreadMember:
     def __init__(self, run: Run, member: int) -> None:
         self.run = run
         self.member = member
-        self._communicators: dict[str, Communicator] = {}
+        self._communicators: dict[str, Communicator] = {}  # by mesh axis
 
     def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Run the collective ``step`` with the other members along its mesh axis.

@@ -417,7 +417,7 @@ def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
     """
     if padding == "SAME":
         total = size + stride - 2
-        before = size - 1 if stride > size - 1 else -(-total // 2)
+        before = size - 1 if stride > size - 1 else -(-total // 2)  # ceil(total / 2)
     elif padding == "VALID":
         total = size + stride - 2 + max(size - stride, 0)
         before = size - 1

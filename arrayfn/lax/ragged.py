@@ -72,7 +72,11 @@ def ragged_dot(
             f"shapes {x.shape}, {y.shape} and {sizes.shape}",
             user_location(),
         )
-    numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+    numbers = RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (1,)), ((), ())),
+        lhs_ragged_dimensions=(0,),
+        rhs_group_dimensions=(0,),
+    )
     return ragged_dot_general(
         lhs,
         rhs,

@@ -124,7 +124,9 @@ def _take(x: Array, indices: Array) -> Array:
     # Windows of one element along the last axis; the leading axes are batch axes.
     lead = tuple(range(len(x.shape) - 1))
     last = (len(lead),)
-    where = Windows((), last, last, (lead, lead))
+    where = Windows(
+        window_axes=(), collapsed_axes=last, indexed_axes=last, batch=(lead, lead)
+    )
     return apply(
         indexing.gather,
         x,

@@ -210,12 +210,12 @@ def _slope(primals: Any, tangents: Any) -> Any:
 
     Tangents that are symbolic zeros are left out: the derivative by a is expensive.
     """
-    a, x = primals
+    (a, x), (da, dx) = primals, tangents
     total: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        total = total + _slope_by_a(a, x) * tangents[0]
-    if not isinstance(tangents[1], SymbolicZero):
-        total = total + _density(a, x) * tangents[1]
+    if not isinstance(da, SymbolicZero):
+        total = total + _slope_by_a(a, x) * da
+    if not isinstance(dx, SymbolicZero):
+        total = total + _density(a, x) * dx
     return total
 
 

@@ -196,8 +196,9 @@ def pooled(
         config[axis] = (low, high, 0)
     if any(entry != (0, 0, 0) for entry in config):
         x = pad(x, _filler(primitive, type.dtype), config)
-    ones = (1,) * len(spatial)
-    return apply(primitive, x, **SlidingWindows(spatial, sizes, jumps, ones).params())
+    dilations = (1,) * len(spatial)
+    windows = SlidingWindows(spatial, sizes, jumps, dilations)
+    return apply(primitive, x, **windows.params())
 
 
 def _filler(primitive: Primitive, dtype: DType) -> Array:

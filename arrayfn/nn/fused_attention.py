@@ -57,7 +57,7 @@ def attention(
     "next_keys" and "next_queries" only help to leave out whole blocks (see
     ``BlockMask.following``).
     """
-    logits = _logits(q, k, terms, scale, window, score)[1]
+    _, logits = _logits(q, k, terms, scale, window, score)
     largest = anp.max(logits, axis=-1, keepdims=True)
     largest = anp.where(anp.equal(largest, -anp.inf), 0, largest)
     weights = anp.exp(anp.subtract(logits, largest))

@@ -88,7 +88,8 @@ def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     source, target = dtypes.canonical(from_dtype), dtypes.canonical(to)
     if casting != "safe":
         return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
-    return dtypes.promote([(source, False), (target, False)])[0] == target
+    promoted, _ = dtypes.promote([(source, False), (target, False)])
+    return promoted == target
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> Any:

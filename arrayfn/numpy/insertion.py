@@ -258,7 +258,9 @@ def put_along_axis(
         reshape(positions, (*shape, 1)),
         broadcast_to(new, shape),
         # Windows of one element along ``place``; the other axes run together.
-        Windows((), collapsed_axes=(place,), indexed_axes=(place,), batch=(others, others)),
+        Windows(
+            (), collapsed_axes=(place,), indexed_axes=(place,), batch=(others, others)
+        ),
         unique_indices=False,
     )
 

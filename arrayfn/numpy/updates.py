@@ -434,7 +434,7 @@ def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Arra
             f"boolean index of shape {mask.shape} does not fit an array of {shape}"
         )
     if ops.type_of_operand("at", updates).ndim > inner:
-        mask.concrete(
+        mask.concrete(  # raises AbstractValueError
             "x.at[mask] with an update for each element that is true,",
             "Write arrayfn.numpy.where(mask, y, x), with y as long as x",
         )

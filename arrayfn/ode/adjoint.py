@@ -112,6 +112,7 @@ def backsolve(
                 _with_tolerances_of_all(control, count, state),
                 first=None,
             )
+            # The state is (y, adjoint, integrals) in one vector.
             return (state[count : 2 * count], state[2 * count :]), by_t
 
         items = (ts[:-1], ts[1:], values[1:], by_values[1:])

@@ -167,13 +167,13 @@ def _bfgs(
         descends = found.value < at.value
         state = anp.where(_is_flat(found.slope, gtol), 1, anp.where(descends, 0, 3))
         return _Search(
-            anp.where(anp.isfinite(found.value), state, 3),
-            at.steps + 1,
-            at.evaluations + found.trials,
-            at.x + moved,
-            found.value,
-            found.slope,
-            inverse,
+            state=anp.where(anp.isfinite(found.value), state, 3),
+            steps=at.steps + 1,
+            evaluations=at.evaluations + found.trials,
+            x=at.x + moved,
+            value=found.value,
+            slope=found.slope,
+            inverse=inverse,
         )
 
     end = while_loop(go_on, step, begin)

@@ -213,7 +213,7 @@ def det(a: ArrayLike) -> Array:
 def _det(x: Array) -> Array:
     """Return the determinant: the product of the pivots and the permutation's sign."""
     lu, _, sign = _factors(x)
-    return multiply(sign, prod(diagonal(lu, 0, -2, -1), axis=-1))
+    return multiply(sign, prod(diagonal(lu, axis1=-2, axis2=-1), axis=-1))
 
 
 @_det.defjvp
@@ -243,7 +243,7 @@ def _adjugate(x: Array) -> Array:
         return stack(cofactors, -1)
     lu, permutation, sign = _factors(x)
     # Element k is the product of pivots 0 to k, times the permutation's sign.
-    products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
+    products = cumprod(diagonal(lu, axis1=-2, axis2=-1), axis=-1) * sign[..., None]
 
     def by_factors(*operands: Array) -> list[Array]:
         """Compute the adjugate from the LU factors."""
@@ -344,7 +344,7 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 def _slogdet(x: Array) -> tuple[Array, Array]:
     """Return the sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
-    pivots = diagonal(lu, 0, -2, -1)
+    pivots = diagonal(lu, axis1=-2, axis2=-1)
     sizes = absolute(pivots)
     # The sign (or phase) of each pivot, which is 0 for a pivot of 0.
     directions = pivots / where(sizes == 0, 1, sizes).astype(x.dtype)
