@@ -194,12 +194,14 @@ class Watch:
     """
 
     def __init__(self, what: str) -> None:
+        """Begin to watch ``what``, which errors name."""
         self.what = what
-        self.limit = timeout()
+        self.limit = timeout()  # in seconds
         self.end = time.monotonic() + self.limit
-        self.generation = GROUPS.generation
+        self.generation = GROUPS.generation  # which an abort of all groups changes
 
     def __call__(self) -> None:
+        """Raise CollectiveError if a group has failed, or if time is over."""
         if GROUPS.generation != self.generation:
             raise MissingMemberError(
                 f"{self.what} has ended with an error of another GPU of its mesh, "

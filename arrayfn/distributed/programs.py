@@ -372,10 +372,12 @@ class MeshExecutable:
 
 
 def _indices(mesh: Mesh, member: int) -> list[Array]:
+    """Return the index of ``member`` along each axis of ``mesh``, as int32 scalars."""
     return [np.array(k, np.int32) for k in mesh.coordinates[member].values()]
 
 
 def _name(device: Device, mesh: Mesh, member: int) -> str:
+    """Return the device and its place in the mesh, such as "cpu:1 (x: 0, y: 1)"."""
     coordinates = ", ".join(
         f"{name}: {k}" for name, k in mesh.coordinates[member].items()
     )

@@ -243,6 +243,7 @@ def _loop_of_unknown_length(
         number, value = carry
         return number + 1, body_fun(number, value)
 
+    # carry[0] is i.
     _, result = while_loop(
         lambda carry: carry[0] < last, renamed(body_fun, step), (first, init_val)
     )

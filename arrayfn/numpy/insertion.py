@@ -98,6 +98,7 @@ def _known_index(name: str, index: Any) -> Any:
     tracing.
     """
     if isinstance(index, (list, tuple)):
+        # NumPy would make floats of an empty list.
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
 

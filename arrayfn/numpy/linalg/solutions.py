@@ -133,7 +133,8 @@ def _inv(x: Array) -> Array:
 def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Return the inverse y and its tangent -y dx y."""
     y = _inv(*primals)
-    return y, negative(matmul(matmul(y, tangents[0]), y))
+    (dx,) = tangents
+    return y, negative(matmul(matmul(y, dx), y))
 
 
 def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:

@@ -456,7 +456,7 @@ def eigh_tridiagonal(
             f"last), not {select!r}; values cannot choose, they would decide the shape",
             user_location(),
         )
-    a = diag(d) + diag(e, -1)
+    a = diag(d) + diag(e, -1)  # ``eigh`` reads the lower triangle
     return eigh(a, eigvals_only=eigvals_only, subset_by_index=select_range)
 
 

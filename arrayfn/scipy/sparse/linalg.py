@@ -259,7 +259,7 @@ def _on_vectors(
     if b.dtype not in dtypes.INEXACT:
         b = ops.convert(b, dtypes.float64)
         inexact = tree.map(lambda x: ops.convert(x, b.dtype), given_b)
-        unravel = ravel_pytree(inexact)[1]
+        _, unravel = ravel_pytree(inexact)
     apply = _operator(f"{name}: A", given_a, given_b, unravel, b.dtype)
     guess = anp.zeros_like(b)
     if x0 is not None:
@@ -374,11 +374,9 @@ def _cg(
     """
 
     def going(state: Any) -> Array:
-        """Return whether to iterate again.
-
-        state[1] is the residual, and state[4] the count.
-        """
-        return ~limits.reached(state[1], b) & (state[4] < limits.steps)
+        """Return whether to iterate again."""
+        _, residual, _, _, count = state
+        return ~limits.reached(residual, b) & (count < limits.steps)
 
     def step(state: Any) -> Any:
         """Move along a direction that is conjugate (by A) to those before it.
@@ -412,15 +410,15 @@ def _bicgstab(
 
         The loop ends if it has converged, or has broken down with rho = 0.
         """
-        enough = limits.reached(state[1], b) | (state[3] == 0)
-        return ~enough & (state[4] < limits.steps)
+        _, residual, _, rho, count = state
+        enough = limits.reached(residual, b) | (rho == 0)
+        return ~enough & (count < limits.steps)
 
     def step(state: Any) -> Any:
         """Move along the direction, then along the residual that remains.
 
         rho is the inner product of the initial residual ``shadow`` and the residual.
-        The state is x, the residual, the direction, the last change of the residual,
-        rho, and the count.
+        The state is x, the residual, the direction, rho, and the count.
         """
         x, residual, direction, rho, count = state
         near = precondition(direction)

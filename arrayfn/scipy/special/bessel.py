@@ -230,7 +230,7 @@ def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     far = anp.abs(x) > 4.0
     near = anp.where(far, 0.0, x)
     # An even polynomial, whose derivatives at 0 are those of j1(x) / x.
-    root = tables.J1_ZEROS[0][0]
+    root, _ = tables.J1_ZEROS[0]  # without the digits that the float lacks
     ratio = (near * near - root * root) * horner(_square(near, 4.0), tables.J1_NEAR)
     ratio = anp.where(far, value / anp.where(far, x, 1.0), ratio)
     return value, (_j0(x) - ratio) * dx

@@ -136,15 +136,17 @@ def _sine(x: Array) -> Array:
 @custom_jvp
 def _cosine(x: Array) -> Array:
     """Return the Fresnel integral C(x), an odd function."""
-    b, t = _near(anp.abs(x))
-    # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times x.
+    b, t = _near(anp.abs(x))  # t = pi b**2 / 2, with b = |x| below 1.5, else 0
+    # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times b. ``series`` takes the
+    # first term, and the quotient of terms k and k - 1.
     total = series(
         b,
         lambda k: (
             -t * t * (4.0 * k - 3.0) / (2.0 * k * (2.0 * k - 1.0) * (4.0 * k + 1.0))
         ),
     )
-    return _signed(x, total, _far(anp.abs(x))[1])
+    _, far = _far(anp.abs(x))  # S and C for |x| >= 1.5
+    return _signed(x, total, far)
 
 
 @_sine.defjvp

@@ -167,7 +167,8 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         """
         center = anp.reshape(mean, (self.d, 1))
         spread = anp.reshape(cov, (self.d, self.d)) + self.covariance
-        return anp.exp(_log_mixture(center, self.dataset, spread, self.weights))[0]
+        (log,) = _log_mixture(center, self.dataset, spread, self.weights)  # one point
+        return anp.exp(log)
 
     @quiet
     def integrate_box_1d(self, low: ArrayLike, high: ArrayLike) -> Array:
