@@ -86,8 +86,9 @@ def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
 
     def part(index: tuple[slice, ...]) -> Any:
         """Read the part of the batch at ``index``, slices of rows and further axes."""
+        of_rows, *others = index
         # Rows first: of a memory map, only these are read.
-        return x[rows[index[0]]][(slice(None), *index[1:])]
+        return x[rows[of_rows]][(slice(None), *others)]
 
     return make_array_from_callback((len(rows), *x.shape[1:]), sharding, part, x.dtype)
 

@@ -128,6 +128,7 @@ class Group:
 
 
 def _as_communicator(nccl: Any, handle: Any) -> Any:
+    """Return NCCL's communicator for ``handle``, which may be its address."""
     return handle if isinstance(handle, nccl.Comm) else nccl.Comm(int(handle))
 
 

@@ -123,7 +123,7 @@ def _while_loop_with_refs(
         renamed(cond_fun, going),
         renamed(body_fun, step),
         (init_val, held(refs)),
-        (),
+        refs=(),
     )
     write_back(refs, last)
     return result

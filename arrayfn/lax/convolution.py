@@ -240,6 +240,7 @@ def _grouped(
     """
     # The positions of batch (n, m), features (c, f; o, i) and spatial axes.
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
+    features, _ = groups
     count = max(groups)
     # The group, outer, inner and spatial axes of each array. The outer axes are the
     # batch, and the kernel's output features. The inner axes are contracted; those of
@@ -251,7 +252,7 @@ def _grouped(
     )
     if count > 1:
         # Split each grouped axis into two: the group, and the elements in it.
-        split_x = c if groups[0] > 1 else n
+        split_x = c if features > 1 else n
         lhs = _split(lhs, split_x, count)
         rhs = _split(rhs, o, count)
         roles = (

@@ -487,7 +487,7 @@ def take(
     # The axes of the result that come from axes of ``a``.
     window_axes = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
-    windows = Windows(window_axes, (place,), (place,))
+    windows = Windows(window_axes, collapsed_axes=(place,), indexed_axes=(place,))
     return gather(a, columns, windows, sizes, mode, fill_value)
 
 

@@ -135,7 +135,7 @@ def recorded(
 
     def going(carry: tuple[State, Recorded]) -> Array:
         """Return whether the end is not reached, and there is room for a step."""
-        now = carry[0]
+        now, _ = carry
         is_there = direction * (now.t - end) >= 0
         return ~is_there & ~now.failed & (now.attempted < count)
 

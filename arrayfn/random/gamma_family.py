@@ -114,11 +114,14 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
         anp.zeros(shape, dtype=bool),
         anp.zeros(shape, dtype=dtype),
     )
-    state = lax.while_loop(lambda s: anp.logical_not(anp.all(s[1])), propose, state)
+    # s[1] says which elements are accepted.
+    _, _, log_v = lax.while_loop(
+        lambda s: anp.logical_not(anp.all(s[1])), propose, state
+    )
     # A sample for a + 1, times u**(1 / a), is a sample for a.
     log_u = anp.negative(exponential(boost_key, shape, dtype))
     boost = anp.where(boosted, anp.divide(log_u, anp.where(boosted, a, 1)), 0)
-    return anp.add(anp.add(anp.log(d), state[2]), boost)
+    return anp.add(anp.add(anp.log(d), log_v), boost)
 
 
 @partial(custom_jvp, nondiff_argnums=(2, 3))

@@ -276,7 +276,12 @@ def _line_search(
     """
     start = _Point(anp.zeros_like(value), value, slope @ direction)
     begin = _Line(
-        anp.asarray(0), anp.asarray(0), start, start, anp.ones_like(value), slope
+        stage=anp.asarray(0),
+        trials=anp.asarray(0),
+        low=start,
+        high=start,
+        next=anp.ones_like(value),
+        slope=slope,
     )
 
     def go_on(at: _Line) -> Array:
@@ -305,12 +310,12 @@ def _line_search(
         stage = anp.where(flat, 2, stage)
         following = anp.where(stage == 0, 2.0 * point.step, _between(low, bracket))
         return _Line(
-            stage,
-            at.trials + 1,
-            low,
-            bracket,
-            following,
-            anp.where(high, at.slope, gradient),
+            stage=stage,
+            trials=at.trials + 1,
+            low=low,
+            high=bracket,
+            next=following,
+            slope=anp.where(high, at.slope, gradient),
         )
 
     end = while_loop(go_on, trial, begin)

@@ -217,7 +217,7 @@ class _Singular:
     """A substitute for the factors of a singular matrix."""
 
     def solve(self, b: Any, turned: str) -> Any:
-        """Return NaN in the shape of ``b``."""
+        """Return NaN in the shape of ``b``; SuperLU's ``turned`` has no effect."""
         return np.full_like(b, np.nan)
 
 

@@ -102,14 +102,14 @@ def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     Symbolic zeros are handled as in ``_xlogy_jvp``. At x = 0 and y = -1, the derivative
     by y is 0.
     """
-    x, y = primals
+    (x, y), (dx, dy) = primals, tangents
     slope: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        slope = anp.add(slope, anp.multiply(anp.log1p(y), tangents[0]))
-    if not isinstance(tangents[1], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log1p(y), dx))
+    if not isinstance(dy, SymbolicZero):
         both = anp.logical_and(anp.equal(x, 0), anp.equal(y, -1))
         by_y = anp.divide(x, anp.add(anp.where(both, 0, y), 1))
-        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
+        slope = anp.add(slope, anp.multiply(by_y, dy))
     return _xlog1py(x, y), slope
 
 

@@ -105,7 +105,7 @@ def _tail(n: ArrayLike, x: Array) -> Array:
         return k - 1.0, before - k * (n + (k - 1.0)) / fraction
 
     start = (count, x + n + 2.0 * count)
-    fraction = lax.while_loop(lambda state: state[0] > 0.5, step, start)[1]
+    _, fraction = lax.while_loop(lambda state: state[0] > 0.5, step, start)
     return anp.exp(-x) / fraction
 
 

@@ -93,24 +93,26 @@ def _inverse(
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
         """Return x and its tangent; symbolic zeros among ``tangents`` add no term.
 
-        x = ``inverse(*parameters, p)`` solves ``function(*parameters, x)`` = p. So dx
-        is dp less the change of the function by its parameters, divided by its slope
+        x = ``inverse(*parameters, y)`` solves ``function(*parameters, x)`` = y. So dx
+        is dy less the change of the function by its parameters, divided by its slope
         in x.
         """
-        parameters, x = primals[:-1], inverse(*primals)
+        (*parameters, _), x = primals, inverse(*primals)
+        *changes, dy = tangents
         one = anp.ones_like(x)
-        slope = jvp(lambda x: function(*parameters, x), (x,), (one,))[1]
+        _, slope = jvp(lambda x: function(*parameters, x), (x,), (one,))
         total: Any = anp.zeros_like(x)
-        if not isinstance(tangents[-1], SymbolicZero):
-            total = total + tangents[-1]
-        for k, tangent in enumerate(tangents[:-1]):
+        if not isinstance(dy, SymbolicZero):
+            total = total + dy
+        for k, tangent in enumerate(changes):
             if not isinstance(tangent, SymbolicZero):
 
                 def of_one(parameter: Array, k: int = k) -> Array:
                     """Return the function's value with ``parameter`` at position k."""
                     return function(*parameters[:k], parameter, *parameters[k + 1 :], x)
 
-                total = total - jvp(of_one, (parameters[k],), (one,))[1] * tangent
+                _, by_parameter = jvp(of_one, (parameters[k],), (one,))
+                total = total - by_parameter * tangent
         return x, total / slope
 
     inverse.defjvp(rule, symbolic_zeros=True)
