@@ -250,9 +250,9 @@ def _ml_dtype(kind: Any) -> DType | None:
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """Return the dtype that two dtypes promote to."""
-    return dtypes.promote([(dtypes.canonical(a), False), (dtypes.canonical(b), False)])[
-        0
-    ]
+    pairs = [(dtypes.canonical(a), False), (dtypes.canonical(b), False)]
+    dtype, _ = dtypes.promote(pairs)
+    return dtype
 
 
 __all__ = [

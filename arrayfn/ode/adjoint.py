@@ -85,7 +85,7 @@ def backsolve(
             y, a = state[:count], state[count : 2 * count]
             value, pull_back = vjp(lambda y, p: of_varying(t, y, p), y, varying)
             by_y, by_varying = pull_back(a)
-            change = ravel_pytree(by_varying)[0]
+            change, _ = ravel_pytree(by_varying)
             change = anp.astype(change, zero_integrals.dtype)
             return anp.concatenate([value, -by_y, -change])
 

@@ -440,7 +440,7 @@ def _inverse_singular_values(s: Array, rcond: Array) -> Array:
     return where(counts, 1.0 / where(counts, s, 1.0), 0.0)
 
 
-@also_takes(M="A")
+@also_takes(M="A")  # M is another name of A
 def matrix_rank(
     A: ArrayLike,
     tol: ArrayLike | None = None,

@@ -404,7 +404,7 @@ def _eigh(a: ArrayLike, b: ArrayLike | None, lower: bool, eigvals_only: bool) ->
     if eigvals_only:
         return linalg.eigvalsh(inner)
     w, v = linalg.eigh(inner)
-    return w, solve_triangular(factor, v, 2, lower=True)
+    return w, solve_triangular(factor, v, trans=2, lower=True)  # with L^H
 
 
 @also_takes(*_EIGENVALUES)

@@ -66,6 +66,7 @@ def _back(a: Array, b: Array) -> Array:
     return lax_linalg.triangular_solve(a, b, left_side=True)
 
 
+# ``method`` and ``tol`` are ignored; A, B and C are other names of a, b and q.
 @also_takes("method", "tol", A="a", B="b", C="q")
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     """Solve a x + x b = q, for ``a`` (m, m), b (n, n), and x and q (m, n).

@@ -53,7 +53,7 @@ class _Limits(NamedTuple):
 Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
 
 
-@also_takes(rtol="tol")
+@also_takes(rtol="tol")  # rtol is another name of tol
 def cg(
     A: Any,
     b: Any,
@@ -93,7 +93,7 @@ def cg(
     return _solved("cg", _cg, (A, b, x0, M), (tol, atol, maxiter), symmetric=True)
 
 
-@also_takes(rtol="tol")
+@also_takes(rtol="tol")  # rtol is another name of tol
 def bicgstab(
     A: Any,
     b: Any,
