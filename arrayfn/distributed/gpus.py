@@ -84,6 +84,7 @@ class GpuPlans:
         Returns each member's results, which the GPUs may still be computing. If one
         member fails, the collectives of all are aborted.
         """
+        # ``_indices`` has each member's index along each mesh axis.
         calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
             with _ENQUEUING:
@@ -96,7 +97,7 @@ class GpuPlans:
         for run, parts, indices, result in zip(
             self._executables, arguments, self._indices, results, strict=True
         ):
-            if isinstance(result, int):
+            if isinstance(result, int):  # 1 + the number of an argument that differs
                 text = run.mismatch([*parts, *indices], result - 1)
                 raise ArgumentError(text, user_location())
         return results

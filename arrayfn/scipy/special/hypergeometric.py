@@ -314,9 +314,8 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
     beyond = ~ends & (u < 0.5)
     second = sum_of(r, -q).where(transformed, exact(q))
     parameters = exact(p), second, exact(r)
-    total, slope, lost = _series(
-        parameters[:2], parameters[2:], half.where(beyond, near)
-    )
+    *above, below = parameters  # of the rising factorials above and below the line
+    total, slope, lost = _series(above, [below], half.where(beyond, near))
     # ``slope`` is w = 1/2 times the derivative.
     total = _continued(parameters, total, slope * 2.0, anp.where(beyond, u, 0.5))
     value = anp.where(lost, math.nan, total.high)
