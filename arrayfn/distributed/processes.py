@@ -83,6 +83,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        """Join MPI's processes; BackendError if mpi4py cannot be imported."""
         try:
             mpi: Any = import_module("mpi4py.MPI")
         except ImportError as error:

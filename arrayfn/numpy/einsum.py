@@ -164,7 +164,7 @@ def _without_repeats(labels: str, x: Array) -> Term:
                     f"einsum: the axes {label!r} of shape {x.shape} differ",
                     user_location(),
                 )
-            x = diagonal(x, 0, first, second)
+            x = diagonal(x, axis1=first, axis2=second)
             rest = [l for k, l in enumerate(labels) if k not in (first, second)]
             labels = "".join(rest) + label
     return labels, x

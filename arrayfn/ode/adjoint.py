@@ -34,11 +34,12 @@ def backsolve(
     """Solve for y at the times ``ts``, with the adjoint equation as the derivative.
 
     The slope is ``f(t, y, *args)``. The parameters ``method``, ``control`` and
-    ``first`` (the size of the first step) and the results are those of ``along``.
+    ``first_size`` (of the first step, or None) and the results are those of ``along``.
     Cotangents go to y, ``ts``, ``args``, and what f captures.
     """
     function, captured = closure_convert(f, ts[0], y, *args)
     leaves, structure = tree.flatten((args, captured))
+    # For each leaf, whether it has derivatives.
     moving = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
 
     def slope(t: Array, y: Array, leaves: Sequence[Any]) -> Array:

@@ -232,7 +232,7 @@ def _solved(
         """Solve with the transposes of A and M, as derivatives in reverse mode do."""
         if precondition is None:
             return from_guess(apply_transpose, _identity, b)
-        transpose = linear_transpose(precondition, b)
+        transpose = linear_transpose(precondition, b)  # returns a tuple of one
         return from_guess(apply_transpose, lambda x: transpose(x)[0], b)
 
     is_its_transpose = symmetric and b.dtype not in dtypes.COMPLEX

@@ -367,7 +367,8 @@ def _continued(
         return next_distance, value, slope
 
     start = (anp.full_like(aim, 0.5), value, slope)
-    return while_loop(lambda s: anp.any(s[0] > aim), step, start)[1]
+    _, result, _ = while_loop(lambda s: anp.any(s[0] > aim), step, start)
+    return result
 
 
 def _taylor(
