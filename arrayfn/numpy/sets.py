@@ -150,9 +150,9 @@ def unique(
         if axis is not None and isinstance(ar, Tracer):
             return _unique_slices(ar, axis, equal_nan, wanted)
         return _by_numpy("unique", owned, ar)
-    results = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
-    chosen = [part for part, want in zip(results[1:], wanted, strict=True) if want]
-    return (results.values, *chosen) if chosen else results.values
+    values, *others = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
+    chosen = [part for part, want in zip(others, wanted, strict=True) if want]
+    return (values, *chosen) if chosen else values
 
 
 def _unique_slices(

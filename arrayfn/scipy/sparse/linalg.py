@@ -294,7 +294,8 @@ def _operator(
             """Apply the function to a vector, and check the form of its result."""
             result = given(unravel(x))
             _check_form(f"the result of {what}", result, like)
-            return ops.convert(ravel_pytree(result)[0], dtype)
+            vector, _ = ravel_pytree(result)
+            return ops.convert(vector, dtype)
 
         return applied
     _check_size(what, leaf_type(given).shape, like)
