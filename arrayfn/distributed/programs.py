@@ -93,11 +93,12 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 
 
 def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
-    """The Program of one device of ``mesh``, lowered for it."""
+    """Rewrite collectives in the Program of one device of ``mesh``, and lower it."""
     if mesh.platform == "cuda":  # where other steps run beside sums
         program = with_late_uses(program)
-    program = with_buckets(program)
+    program = with_buckets(program)  # joins small sums
     if mesh.platform == "cuda":
+        # Reductions that NCCL lacks become a gather and a local reduction.
         program = with_member_sums(program, mesh.shape, reduces)
     return BACKENDS[mesh.platform].lower(program, frozenset(), options)
 
@@ -317,7 +318,8 @@ class MeshExecutable:
         others are stopped and its error is raised.
         """
         if len(self.local) == 1 and self.mesh.size > 1:
-            member, own_arguments = arguments[0]
+            # Other processes run the other members. They meet through MPI.
+            ((member, own_arguments),) = arguments
             try:
                 return [
                     self._run_as(

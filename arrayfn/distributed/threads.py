@@ -104,7 +104,7 @@ class Meeting:
             self._check(rank, step)
             self.posted[rank] = (step, value)
             if len(self.posted) == len(self.group):
-                return self._complete()
+                return self._complete()  # the last member to come wakes the others
             this_round = self.round
             end = time.monotonic() + run.limit
             while self.round == this_round:
@@ -123,7 +123,7 @@ class Meeting:
                         f"where {run.names[self.group[rank]]} waits "
                         "(ARRAYFN_COLLECTIVE_TIMEOUT sets the time)"
                     )
-                self._check(rank, step)
+                self._check(rank, step)  # raises if the run was stopped
             return self.exchanged
 
     def _missing(self) -> list[int]:

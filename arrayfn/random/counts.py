@@ -117,7 +117,9 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
         skipped,
         anp.zeros(shape, dtype=dtypes.float64),
     )
-    return lax.while_loop(lambda s: ~anp.all(s[1]), step, state)[2]
+    # s[1] says which elements are accepted.
+    _, _, value = lax.while_loop(lambda s: ~anp.all(s[1]), step, state)
+    return value
 
 
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:

@@ -425,11 +425,11 @@ def _smallest(cls: type[_Format], first: Array, second: Array) -> Shape:
 
     The positions must be known.
     """
-    values = structure.all_known("the shape of a sparse matrix", first, second)
-    extent = int(values[0].max(initial=-1)) + 1
+    first, second = structure.all_known("the shape of a sparse matrix", first, second)
+    extent = int(first.max(initial=-1)) + 1
     if cls is COO:
-        return extent, int(values[1].max(initial=-1)) + 1
-    lines = len(values[1]) - 1
+        return extent, int(second.max(initial=-1)) + 1
+    lines = len(second) - 1  # of row or column pointers
     return (lines, extent) if cls is CSR else (extent, lines)
 
 
