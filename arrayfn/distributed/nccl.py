@@ -203,7 +203,7 @@ class Watch:
 
     def __call__(self) -> None:
         """Raise CollectiveError if a group has failed, or if time is over."""
-        if GROUPS.generation != self.generation:
+        if GROUPS.generation != self.generation:  # another thread has aborted all
             raise MissingMemberError(
                 f"{self.what} has ended with an error of another GPU of its mesh, "
                 "which says what to do",

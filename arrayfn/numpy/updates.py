@@ -100,7 +100,8 @@ class IndexedUpdate:
         nothing. Raises ArgumentError for another mode, and ShapeError if y does not
         broadcast to ``x[index]``.
         """
-        return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
+        replace = None  # there is no function of old and new elements
+        return self._updated(indexing.scatter, np.put, replace, y, unique_indices, mode)
 
     def add(
         self,

@@ -89,7 +89,9 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
     def propose(state: Any) -> Any:
         """Draw log(v) for all elements, and keep those that are accepted first.
 
-        x is accepted if log(u) < x**2 / 2 + d (1 - v + log(v)) for a uniform number u.
+        v is (1 + c x)**3 for a normal number x. It is accepted if log(u) < x**2 / 2 + d
+        (1 - v + log(v)) for a uniform number u. The state is the number of the round,
+        which elements are accepted, and their log(v).
         """
         number, accepted, value = state
         normal_key, uniform_key = split(fold_in(loop_key, number))
