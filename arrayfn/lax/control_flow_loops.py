@@ -74,7 +74,8 @@ def _while_loop(
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
     condition_program, body_program = condition.program, body.program
-    axes = condition_program.output_types[0].varying
+    (condition_type,) = condition_program.output_types
+    axes = condition_type.varying
     if axes:  # members of a mesh run different numbers of iterations
         condition_program, body_program = (
             widened(condition_program, axes),

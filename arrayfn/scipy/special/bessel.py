@@ -260,13 +260,15 @@ def _y0(x: Array) -> Array:
     for the first zero z of Y0. From 3 to 8, it is a product of x - z for two zeros and
     a polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
-    zeros = tables.Y0_ZEROS
+    # Pairs of a float, and the digits that it lacks.
+    first, second, third = tables.Y0_ZEROS
+    root, _ = first
     a = anp.where(x > 0, anp.minimum(x, 3.0), 1.0)
-    square = _less(a, zeros[0]) * (a + zeros[0][0])
-    below = 2.0 / math.pi * _log(a, zeros[0]) * _near_j0(a)
+    square = _less(a, first) * (a + root)
+    below = 2.0 / math.pi * _log(a, first) * _near_j0(a)
     below = below + square * horner(_square(a, 3.0), tables.Y0_NEAR)
     b = anp.clip(x, 3.0, _BORDER)
-    middle = _less(b, zeros[1]) * _less(b, zeros[2])
+    middle = _less(b, second) * _less(b, third)
     # 0.4 b - 2.2 maps [3, 8] to [-1, 1], the variable of the polynomial.
     middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
     _, above = _waves(_far(x), order=0)  # J and Y
@@ -282,14 +284,15 @@ def _y1(x: Array) -> Array:
     x**2, for the first zero z of Y1. From 4 to 8, it is x - z for a zero z times a
     polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
-    zeros = tables.Y1_ZEROS
+    first, second = tables.Y1_ZEROS  # pairs of a float, and the digits that it lacks
+    root, _ = first
     a = anp.where(x > 0, anp.minimum(x, 4.0), 1.0)
-    square = _less(a, zeros[0]) * (a + zeros[0][0])
-    below = 2.0 / math.pi * _log(a, zeros[0]) * a * _near_j1(a)
+    square = _less(a, first) * (a + root)
+    below = 2.0 / math.pi * _log(a, first) * a * _near_j1(a)
     below = below + square * horner(_square(a, 4.0), tables.Y1_NEAR) / a
     b = anp.clip(x, 4.0, _BORDER)
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
-    middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
+    middle = _less(b, second) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
     _, above = _waves(_far(x), order=1)  # J and Y
     value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))
     return _from_0(x, -math.inf, value)
