@@ -143,7 +143,7 @@ class _Groups:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.groups: dict[tuple[int, ...], Group] = {}
-        self.plans: WeakSet[GpuPlans] = WeakSet()
+        self.plans: WeakSet[GpuPlans] = WeakSet()  # whose graphs an abort drops
         self.generation = 0  # one more after each abort
 
     def of(self, ids: tuple[int, ...], step: Collective) -> Group:

@@ -219,7 +219,7 @@ def _unique(
     picked = take(ordered, places, 0, mode="clip")
     along = reshape(inside, (size,) + (1,) * (rows.ndim - 1))
     values = where(along, picked, filler)
-    inverse = _scattered(indexing.scatter, count, order, rank)
+    inverse = _scattered(indexing.scatter, count, order, rank)  # [order[k]] = rank[k]
     ones = ops.full(1, (count,), dtypes.int64)
     counts = _scattered(indexing.scatter_add, size, rank, ones)
     if axis is None:

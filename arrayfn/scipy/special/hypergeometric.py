@@ -141,10 +141,11 @@ def _hyp2f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     The derivative by x is a b / c 2F1(a + 1, b + 1, c + 1, x).
     """
     a, b, c, x = primals
+    *_, dx = tangents
     tangent = _by_parameters(_gauss, primals, tangents)
-    if not isinstance(tangents[3], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
         slope = a * b / c * _hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)
-        tangent = tangent + slope * tangents[3]
+        tangent = tangent + slope * dx
     return _hyp2f1(a, b, c, x), tangent
 
 
