@@ -57,9 +57,10 @@ class GpuPlans:
         timed: bool = False,
     ) -> None:
         """Load ``compiled`` on each GPU of ``devices``, which maps members to them."""
-        self._generation = GROUPS.generation
+        self._generation = GROUPS.generation  # an abort of all groups changes it
         self._lockstep = Lockstep(len(devices))
         self._executables: list[Executable | TimedExecutable] = []
+        # For each member, its index along each mesh axis.
         self._indices: list[list[Any]] = []
         for member, device in devices.items():
             here = gpu_of(device)
@@ -67,6 +68,7 @@ class GpuPlans:
             LOADING.member = NcclMember(mesh, member, self._lockstep)
             try:
                 with on(here):
+                    # Calls run in the thread of the device.
                     through = partial(_submitted, device)
                     load = TimedExecutable if timed else Executable
                     self._executables.append(load(compiled, through=through))

@@ -321,7 +321,10 @@ def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     nbytes = step.operand.nbytes // size
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send part k to member k, and receive member k's part for this one."""
+        """Send part k to member k, and receive member k's part for this one.
+
+        x and y are the addresses of the operand and the result.
+        """
         nccl.group_start()
         for k in range(size):
             nccl.send(x + k * nbytes, nbytes, _BYTES, k, communicator, stream)
@@ -342,7 +345,10 @@ def _ppermute(group: Group, rank: int, own_gpu: Gpu, step: Collective) -> Enqueu
     targets = [target for start, target in permutation if start == rank]
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send to the targets and receive from the source; without one, write zeros."""
+        """Send to the targets and receive from the source; without one, write zeros.
+
+        x and y are the addresses of the operand and the result.
+        """
         if source is None:
             own_gpu.fill(y, 0, nbytes, stream)
         nccl.group_start()

@@ -182,15 +182,17 @@ def log_density(a: Array, x: Array) -> Array:
 @custom_jvp
 def _lower(a: Array, x: Array) -> Array:
     """Compute P of float64 arrays, with limits on the border of its domain."""
-    value = anp.where(a == math.inf, 0.0, tails(a, x)[0])
-    return _edges(a, x, value, 0.0, 1.0)
+    lower, _ = tails(a, x)
+    value = anp.where(a == math.inf, 0.0, lower)
+    return _edges(a, x, value, at_zero=0.0, at_inf=1.0)
 
 
 @custom_jvp
 def _upper(a: Array, x: Array) -> Array:
     """Compute Q of float64 arrays, with limits on the border of its domain."""
-    value = anp.where(a == math.inf, 1.0, tails(a, x)[1])
-    return _edges(a, x, value, 1.0, 0.0)
+    _, upper = tails(a, x)
+    value = anp.where(a == math.inf, 1.0, upper)
+    return _edges(a, x, value, at_zero=1.0, at_inf=0.0)
 
 
 def _density(a: Array, x: Array) -> Array:

@@ -353,8 +353,8 @@ def _ahead(
     """
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
-    results = attention(q, k, v, terms, scale, window, given, score, block)
-    return results[0], (q, k, v, terms, *results)
+    result, logarithms = attention(q, k, v, terms, scale, window, given, score, block)
+    return result, (q, k, v, terms, result, logarithms)
 
 
 def _back(

@@ -83,7 +83,11 @@ class Rosenbrock:
         solve = self._solver(lambda y: f(t, y), y, 1 / (length * self.gamma))
 
         def stage(stages: Array, coefficients: tuple[Array, ...]) -> Any:
-            """Solve for one stage, with its number and row of the tableau."""
+            """Solve for one stage, with its number and row of the tableau.
+
+            ``length`` is h, ``by_t`` is the derivative of f by t, and ``solve`` solves
+            with the matrix 1 / (gamma h) - J.
+            """
             number, node, share, row, coupling = coefficients
             place = y + weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)

@@ -424,7 +424,7 @@ def _pinv_jvp(
     The formula is Golub and Pereyra, The differentiation of pseudo-inverses (1973),
     equation 4.12. It holds for constant rank, also if singular values are equal.
     """
-    x, t = primals[0], tangents[0]
+    (x, _), (t, _) = primals, tangents
     p = _pinv(*primals)
     ph, th = m.adjoint(p), m.adjoint(t)
     first = matmul(matmul(p, t), p)
