@@ -161,10 +161,12 @@ class RungeKutta:
         See ``Method.step`` for the parameters.
         """
         all_stages = anp.zeros((self.stages, *y.shape), y.dtype)
+        # The first stage is the slope at y. The last stage is the slope at the end, so
+        # its row has the weights of the step.
         rows = (*self.matrix[1:], self.weights)
         nodes = (*self.nodes[1:], 1.0)
-        known = anp.at(all_stages)[0].set(fy)  # the first stage is the slope at y
-        stages, end = self._staged(f, t, h, y, known, 1, rows, nodes)
+        known = anp.at(all_stages)[0].set(fy)
+        stages, end = self._staged(f, t, h, y, known, first=1, rows=rows, nodes=nodes)
         allowed = scale(y, end)
         errors = weighted(padded(self.errors, self.stages), stages)
         first, *others = [norm(errors[k] / allowed) for k in range(len(self.errors))]

@@ -121,7 +121,8 @@ def solve(
         return cho_solve(cho_factor(a, lower), b)
     symmetric, hermitian = ("sym", "symmetric"), ("her", "hermitian")
     if assume_a in (*symmetric, *hermitian):
-        whole = m.from_triangle(m.square("solve", a), lower, assume_a in hermitian)
+        conjugate = assume_a in hermitian
+        whole = m.from_triangle(m.square("solve", a), lower, conjugate)
         return linalg.solve(whole, b)
     if assume_a not in ("gen", "general"):
         raise ArgumentError(
