@@ -134,6 +134,7 @@ def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(inputs: list[Any]) -> Any:
+        """Call ``call``, and empty the list, so that the thread keeps no array."""
         try:
             return call(*inputs)
         finally:

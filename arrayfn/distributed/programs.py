@@ -289,9 +289,9 @@ class MeshExecutable:
         """The parts of the argument ``x`` under ``sharding``, by member."""
         if isinstance(x, ShardedArray):
             return x.parts
-        if not isinstance(x, np.ndarray):
+        if not isinstance(x, np.ndarray):  # a number
             return dict.fromkeys(self.local, x)
-        if sharding.spec.axes():
+        if sharding.spec.axes():  # mesh axes cut the array
             return put_sharded(x, sharding).parts
         return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
 

@@ -220,7 +220,8 @@ def reduce_precision(
 
         Rounding is not linear, but ``linear_call`` treats it as its own transpose.
         """
-        return rounded(primals[0]), linear_call(alike, alike, (), tangents[0])
+        (v,), (t,) = primals, tangents
+        return rounded(v), linear_call(alike, alike, (), t)
 
     rounded.defjvp(tangent)
     return rounded(ops.as_array(ops.as_floating("reduce_precision", operand)))
