@@ -127,7 +127,7 @@ class GpuPlans:
 
 
 def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, by the thread of a GPU.
+    """Return a function that runs ``call`` in the thread of a GPU.
 
     The thread keeps no array beyond the call. If it did, their memory would be free
     again at one time or another, and addresses would not repeat.
@@ -141,6 +141,7 @@ def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
             inputs.clear()
 
     def submit(*inputs: Any) -> Future[Any]:
+        """Enqueue the call of ``call`` with ``inputs``; return its future."""
         return device.worker.submit(run, list(inputs))
 
     return submit

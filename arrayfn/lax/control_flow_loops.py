@@ -471,7 +471,8 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     check_function("map", "f", f, ("x",))
     if batch_size is None:
         # A scan with an empty carry.
-        return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
+        _, ys = scan(renamed(f, lambda _, x: ((), f(x))), (), xs)
+        return ys
     check_arrays("map", "xs", xs)
     length = _length(xs, None)
     size = operator.index(batch_size)
@@ -483,7 +484,7 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
         blocks = tree.map(
             lambda x: x[:whole].reshape((whole // size, size, *x.shape[1:])), xs
         )
-        ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)[1]
+        _, ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)
         parts.append(tree.map(lambda y: y.reshape((whole, *y.shape[2:])), ys))
     # The last, smaller batch; also without elements, whose results have types, too.
     if whole < length or not length:

@@ -226,9 +226,8 @@ class _Product:
         """Raise an error unless group_sizes (its type is ``sizes``) fits the operands.
 
         It has integers, of shape (groups,) or (extents of the axes ``prefix`` of lhs,
-        groups). x and y are the types of lhs and rhs, and axis ``group`` of rhs counts
-        groups, unless ``group`` is the number of its axes.
-        If rhs has a group axis, this axis has one element for each group. Raises
+        groups). x and y are the types of lhs and rhs. Axis ``group`` of rhs, unless
+        ``group`` is the number of its axes, has one element for each group. Raises
         ArgumentError for other dtypes, ShapeError for other shapes.
         """
         if sizes.dtype not in dtypes.INTEGERS:

@@ -150,19 +150,19 @@ def finfo(dtype: Any) -> FloatInfo:
     kind = dtypes.real_of(dtypes.canonical(dtype_like))
     limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
-        kind,
-        int(limits.bits),
-        float(limits.eps),
-        float(limits.epsneg),
-        float(limits.max),
-        float(limits.min),
-        float(limits.smallest_normal),
-        float(limits.smallest_subnormal),
-        float(limits.resolution),
-        int(limits.precision),
-        int(limits.nmant),
-        int(limits.minexp),
-        int(limits.maxexp),
+        dtype=kind,
+        bits=int(limits.bits),
+        eps=float(limits.eps),
+        epsneg=float(limits.epsneg),
+        max=float(limits.max),
+        min=float(limits.min),
+        smallest_normal=float(limits.smallest_normal),
+        smallest_subnormal=float(limits.smallest_subnormal),
+        resolution=float(limits.resolution),
+        precision=int(limits.precision),
+        nmant=int(limits.nmant),
+        minexp=int(limits.minexp),
+        maxexp=int(limits.maxexp),
     )
 
 

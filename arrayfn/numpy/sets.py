@@ -389,7 +389,8 @@ def _vectors(name: str, *x: ArrayLike) -> list[Array]:
 
     Errors call the function ``name``.
     """
-    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, x)[0])]
+    values, _, _ = ops.promoted(name, x)
+    return [ravel(ops.as_array(v)) for v in values]
 
 
 def union1d(

@@ -86,8 +86,7 @@ def minimize(
     if x.ndim != 1:
         raise ShapeError(
             f"minimize needs a vector to begin at, not an array of shape {x.shape}; "
-            "ravel "
-            "it, and reshape it inside the function",
+            "ravel it, and reshape it inside the function",
             user_location(),
         )
     if x.dtype not in (dtypes.float32, dtypes.float64):
@@ -141,13 +140,13 @@ def _bfgs(
     value, slope = evaluate(x)
     zero = anp.asarray(0)
     begin = _Search(
-        anp.where(_is_flat(slope, gtol), 1, zero),
-        zero,
-        zero + 1,
-        x,
-        value,
-        slope,
-        anp.eye(x.shape[0], dtype=x.dtype),
+        state=anp.where(_is_flat(slope, gtol), 1, zero),
+        steps=zero,
+        evaluations=zero + 1,
+        x=x,
+        value=value,
+        slope=slope,
+        inverse=anp.eye(x.shape[0], dtype=x.dtype),
     )
 
     def go_on(at: _Search) -> Array:

@@ -327,11 +327,11 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
 def slogdet(a: ArrayLike) -> SlogdetResult:
     """Return the sign and the logarithm of the absolute determinant of ``a``.
 
-    ``a`` is (..., n, n), and both results are (...). ``det(a) == sign *
-    exp(logabsdet)``. For complex matrices the sign has absolute value 1. For singular
-    matrices the sign is 0 and the logarithm is -inf. Their derivative needs the
-    inverse, so it is infinite or NaN. Integers give float64. Raises ShapeError unless
-    ``a`` is square.
+    ``a`` is (..., n, n), and both results are (...). The determinant is
+    ``sign * exp(logabsdet)``. For complex matrices the sign has absolute value 1. For
+    singular matrices the sign is 0 and the logarithm is -inf. Their derivative needs
+    the inverse, so it is infinite or NaN. Integers give float64. Raises ShapeError
+    unless ``a`` is square.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign

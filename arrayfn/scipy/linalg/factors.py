@@ -80,6 +80,7 @@ def cho_solve(
     factor, lower = c_and_lower
     factor, b = m.together("cho_solve", factor, b)
     m.check_square("cho_solve", factor.shape)
+    # The parameter ``trans`` of solve_triangular: 0 solves with c, and 2 with c^H.
     first_op, second_op = (0, 2) if lower else (2, 0)
 
     def by_factor(c: Array, b: Array) -> Array:

@@ -344,8 +344,8 @@ def _median(power: Array) -> Array:
 def _median_bias(count: int) -> float:
     """Return the expected median of ``count`` noise powers, relative to their mean.
 
-    Noise powers are exponentially distributed. The formula is 1 + sum over k of 1 / (2
-    k + 1) - 1 / (2 k), as in SciPy.
+    Noise powers are exponentially distributed. The formula, as in SciPy, is 1 plus the
+    sum over k of 1 / (2 k + 1) - 1 / (2 k).
     """
     pairs = 2.0 * np.arange(1.0, (count - 1) // 2 + 1)
     return float(1.0 + np.sum(1.0 / (pairs + 1) - 1.0 / pairs))
