@@ -138,8 +138,8 @@ def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """Return the permutation (..., permutation_size) of rows that ``pivots`` describe.
 
-    pivots (..., k) are those of ``lu``: row i was swapped with row pivots[i], for i =
-    0, 1, ..., k - 1. The result is int32.
+    pivots (..., k) are those of ``lu``: row i was swapped with row pivots[i], for i
+    from 0 to k - 1. The result is int32.
 
     >>> lu_pivots_to_permutation(np.array([2, 2], np.int32), 3)
     array([2, 0, 1], dtype=int32)

@@ -284,7 +284,8 @@ def ptp(
     The parameters and errors are those of ``max``.
     """
     ops.refuse_out("ptp", out)
-    return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
+    largest = max(a, axis, keepdims=keepdims)
+    return subtract(largest, min(a, axis, keepdims=keepdims))
 
 
 def all(

@@ -309,7 +309,8 @@ def _before_writing(mode: str | None) -> str | None:
     """Return the mode in which to read elements that are then written in ``mode``.
 
     An element out of bounds is read from the nearest place, since its update is dropped
-    or moved there.
+    or moved there. The default, None, and "promise_in_bounds" give None.
+
 
     >>> _before_writing("drop")
     'clip'

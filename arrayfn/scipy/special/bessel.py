@@ -32,8 +32,8 @@ def j0(x: ArrayLike) -> Array:
     """Return J0(x), the Bessel function of the first kind of order 0.
 
     It is even in x. Up to x = 8 the relative error is below 1e-15, also near zeros.
-    Beyond 8 the error is below 5e-16 times the size of the oscillation, sqrt(2 / (pi
-    x)). The function is 0 at infinity, where SciPy gives NaN.
+    Beyond 8 the error is below 5e-16 times sqrt(2 / (pi x)), the size of the
+    oscillation. The function is 0 at infinity, where SciPy gives NaN.
     """
     (x,), dtype = in_float64("j0", x)
     return ops.convert(_j0(x), dtype)

@@ -47,9 +47,9 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     | 10 | 500 to 700 | 8e-14 |
     | 10 | -10000 to -500 | 4e-14 |
 
-    For larger arguments the result is NaN if fewer than 6 digits are left, as for a =
-    -86, b = 63, x = 59. The function can be differentiated with respect to all three
-    arguments. For a and b, arrayfn differentiates the series.
+    For larger arguments the result is NaN if fewer than 6 digits are left. An example
+    is a = -86, b = 63, x = 59. The function can be differentiated with respect to all
+    three arguments. For a and b, arrayfn differentiates the series.
     """
     (a, b, x), dtype = in_float64("hyp1f1", a, b, x)
     return ops.convert(_hyp1f1(a, b, x), dtype)
@@ -61,9 +61,9 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
 
     It is the sum of (a)_n (b)_n / (c)_n x**n / n! over n. The function is continued
     analytically to all x < 1, and to all x if the sum ends. It is NaN for x > 1, where
-    values are complex (SciPy returns infinity, or the real part). It is infinite at x =
-    1 unless c > a + b. It is also infinite if c is 0, -1, ... and the sum does not end
-    before that. The method is the series up to x = 1/2, and Taylor series of the
+    values are complex (SciPy returns infinity, or the real part). Unless c > a + b, it
+    is infinite at x = 1. It is also infinite if c is 0, -1, ... and the sum does not
+    end before that. The method is the series up to x = 1/2, and Taylor series of the
     differential equation for larger x. Negative x are handled by Pfaff's transformation
     (DLMF 15.8.1). The table has the largest relative error of 400 values drawn from
     each range, compared with mpmath:

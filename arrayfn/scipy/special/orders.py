@@ -171,9 +171,9 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
 
     For x from -1 to 1 it is Ferrers' function of the first kind, with the phase of
     Condon and Shortley. The order must be an integer, otherwise the value is NaN. It is
-    also NaN if v is an integer and m < -v (for negative v: m < v + 1). Outside of [-1,
-    1], the value is a polynomial for m = 0 and integers v, and otherwise NaN. The first
-    two degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
+    also NaN if v is an integer and m < -v (for negative v: m < v + 1). For |x| > 1 the
+    value is a polynomial for m = 0 and integers v, and otherwise NaN. The first two
+    degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
     degrees come from the recurrence (14.10.3). For degrees up to 20 the error is below
     1e-13 times the largest value of a degree near v. The function can be differentiated
     with respect to v and x.
