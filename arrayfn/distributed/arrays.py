@@ -53,7 +53,7 @@ class ShardedArray(ArrayOnDevice):
     def __init__(self, type: ArrayType, parts: Mapping[int, Any]) -> None:
         assert type.sharding is not None
         self.__arrayfn_type__ = type
-        self.parts = parts
+        self.parts = parts  # by member, of this process
 
     @property
     @override

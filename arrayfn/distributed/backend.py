@@ -26,11 +26,11 @@ class MeshBackend:
         """Describe the backend, which is chosen by the arguments, never by name."""
         return BackendInfo(
             self.name,
-            "one plan on all devices of a mesh",
-            (),
-            "it is not chosen by name: jit uses it for arguments that lie over several "
-            "devices, and for shard_map; af.devices() lists the devices",
-            "implied",
+            description="one plan on all devices of a mesh",
+            requires=(),
+            missing="it is not chosen by name: jit uses it for arguments that lie over "
+            "several devices, and for shard_map; af.devices() lists the devices",
+            kind="implied",
         )
 
     def array_types(self) -> tuple[type, ...]:

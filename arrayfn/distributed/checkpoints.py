@@ -235,6 +235,7 @@ def _commit(folder: Path, text: str, name: str) -> None:
     new_index.replace(folder / _INDEX)
     import shutil
 
+    # Folders of parts have names of 16 hexadecimal digits.
     for other in folder.iterdir():
         if re.fullmatch(r"[0-9a-f]{16}", other.name) and other.name != name:
             shutil.rmtree(other)

@@ -66,8 +66,8 @@ def _batches(
     """Yield batches of ``size`` of the ``total`` rows, epoch after epoch.
 
     A batch is a pytree of ``structure`` with a sharded array for each of ``arrays``.
-    With a ``seed`` the rows of each epoch are shuffled. If ``epochs`` is None, the
-    batches never end.
+    With a ``seed`` the rows of each epoch are shuffled. Rows that do not fill a last
+    batch are left out. If ``epochs`` is None, the batches never end.
     """
     for epoch in count() if epochs is None else range(epochs):
         order = np.arange(total)
@@ -86,8 +86,9 @@ def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
 
     def part(index: tuple[slice, ...]) -> Any:
         """Read the part of the batch at ``index``, slices of rows and further axes."""
+        of_rows, *others = index
         # Rows first: of a memory map, only these are read.
-        return x[rows[index[0]]][(slice(None), *index[1:])]
+        return x[rows[of_rows]][(slice(None), *others)]
 
     return make_array_from_callback((len(rows), *x.shape[1:]), sharding, part, x.dtype)
 

@@ -137,6 +137,7 @@ class _Devices:
         Their threads do not survive a fork; the copies start new ones.
         """
         self.lock = threading.Lock()
+        # ``replace`` without changes makes a copy.
         self.cpu_devices = tuple(map(replace, self.cpu_devices))
         self.gpu_devices = None
 

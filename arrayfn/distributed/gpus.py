@@ -68,6 +68,7 @@ class GpuPlans:
             LOADING.member = NcclMember(mesh, member, self._lockstep)
             try:
                 with on(here):
+                    # Calls run in the thread of the device.
                     through = partial(_submitted, device)
                     load = TimedExecutable if timed else Executable
                     self._executables.append(load(compiled, through=through))
@@ -85,6 +86,7 @@ class GpuPlans:
         Returns each member's results, which the GPUs may still be computing. If one
         member fails, the collectives of all are aborted.
         """
+        # ``_indices`` has each member's index along each mesh axis.
         calls = zip(self._executables, arguments, self._indices, strict=True)
         try:
             with _ENQUEUING:
@@ -97,7 +99,7 @@ class GpuPlans:
         for run, parts, indices, result in zip(
             self._executables, arguments, self._indices, results, strict=True
         ):
-            if isinstance(result, int):
+            if isinstance(result, int):  # 1 + the number of an argument that differs
                 text = run.mismatch([*parts, *indices], result - 1)
                 raise ArgumentError(text, user_location())
         return results
@@ -125,28 +127,32 @@ class GpuPlans:
 
 
 def _submitted(device: Device, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, by the thread of a GPU.
+    """Return a function that runs ``call`` in the thread of a GPU.
 
     The thread keeps no array beyond the call. If it did, their memory would be free
     again at one time or another, and addresses would not repeat.
     """
 
     def run(inputs: list[Any]) -> Any:
+        """Call ``call``, and empty the list, so that the thread keeps no array."""
         try:
             return call(*inputs)
         finally:
             inputs.clear()
 
     def submit(*inputs: Any) -> Future[Any]:
+        """Enqueue the call of ``call`` with ``inputs``; return its future."""
         return device.worker.submit(run, list(inputs))
 
     return submit
 
 
 def _completed(pending: Sequence[Any]) -> list[Any]:
-    """The results of ``pending``, which may be futures; an error as soon as it is one.
+    """Return the results of ``pending``, which may be futures.
 
-    An error that another member's error has caused is raised if that does not come.
+    The first exception of a future is raised at once. If it is a MissingMemberError,
+    another member's failure may have caused it. Then this waits a few seconds for the
+    cause, and raises the cause instead if it comes.
     """
     futures = [p for p in pending if isinstance(p, Future)]
     if futures:

@@ -67,15 +67,15 @@ def reduces(equation: Equation) -> bool:
 def bindings() -> Any:
     """The module of nccl4py with NCCL's functions; BackendError if it is missing."""
     try:
-        made: Any = import_module("nccl.bindings.nccl")
-        made.get_version()  # opens the library
+        nccl: Any = import_module("nccl.bindings.nccl")
+        nccl.get_version()  # opens the library
     except (ImportError, RuntimeError, OSError) as error:
         raise BackendError(
             f"collectives between GPUs need NCCL, which cannot be opened ({error}); "
             "install it with pip install 'arrayfn[nccl]'",
             user_location(),
         ) from error
-    return made
+    return nccl
 
 
 class Group:
@@ -93,7 +93,7 @@ class Group:
         self.devices = devices
         self.communicators: dict[int, Any] = {}
         here = [k for k, d in enumerate(devices) if d.process_index == DEVICES.process]
-        if len(here) == len(devices):
+        if len(here) == len(devices):  # one process has all GPUs of the group
             numbers = [gpu_of(device).number for device in devices]
             for number in numbers:
                 gpu(number).make_current()
@@ -101,16 +101,17 @@ class Group:
             for rank, handle in enumerate(handles):
                 self.communicators[rank] = _as_communicator(nccl, handle)
             return
-        made = bytes(nccl.get_unique_id()) if here[0] == 0 else None
+        # The process of device 0 makes the group's NCCL id, and sends it to the others.
+        own_id = bytes(nccl.get_unique_id()) if here[0] == 0 else None
         processes = tuple(dict.fromkeys(d.process_index for d in devices))
-        shared = broadcast_among(processes, made, step)
-        name = nccl.UniqueId.from_buffer(shared)
+        id_bytes = broadcast_among(processes, own_id, step)
+        group_id = nccl.UniqueId.from_buffer(id_bytes)
         nccl.group_start()
         for rank in here:
             with on(gpu_of(devices[rank])):
                 gpu_of(devices[rank]).make_current()
-                made_here = nccl.comm_init_rank(len(devices), name, rank)
-            self.communicators[rank] = made_here
+                communicator = nccl.comm_init_rank(len(devices), group_id, rank)
+            self.communicators[rank] = communicator
         nccl.group_end()
 
     def check(self) -> None:
@@ -127,6 +128,7 @@ class Group:
 
 
 def _as_communicator(nccl: Any, handle: Any) -> Any:
+    """Return NCCL's communicator for ``handle``, which may be its address."""
     return handle if isinstance(handle, nccl.Comm) else nccl.Comm(int(handle))
 
 
@@ -195,12 +197,13 @@ class Watch:
     def __init__(self, what: str) -> None:
         """Begin to count the time; errors call the computation ``what``."""
         self.what = what
-        self.limit = timeout()
+        self.limit = timeout()  # in seconds
         self.end = time.monotonic() + self.limit
-        self.generation = GROUPS.generation
+        self.generation = GROUPS.generation  # which an abort of all groups changes
 
     def __call__(self) -> None:
-        if GROUPS.generation != self.generation:
+        """Raise CollectiveError if a group has failed, or if time is over."""
+        if GROUPS.generation != self.generation:  # another thread has aborted all
             raise MissingMemberError(
                 f"{self.what} has ended with an error of another GPU of its mesh, "
                 "which says what to do",
@@ -222,7 +225,10 @@ class NcclMember:
     """A member of a mesh whose collectives are enqueued on a GPU by NCCL."""
 
     def __init__(self, mesh: Mesh, member: int, lockstep: Lockstep) -> None:
-        """``lockstep`` is that of all members in this process."""
+        """Take part in ``mesh`` as number ``member``.
+
+        ``lockstep`` is shared by all members of the mesh in this process.
+        """
         self.mesh = mesh
         self.member = member
         self.lockstep = lockstep
@@ -268,10 +274,12 @@ class NcclMember:
 def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     """Return a function that enqueues NCCL's all-reduce for member ``rank``."""
     run, communicator = bindings().all_reduce, group.communicators[rank]
+    # NCCL's dtype, and how many of its elements make up one of ours.
     kind, words = _KINDS[step.operand.dtype]
     count, op = step.operand.size * words, _OPERATIONS[step.params["op"]]
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, count, kind, op, communicator, stream)
 
     return enqueue
@@ -283,6 +291,7 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     nbytes = step.operand.nbytes
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, nbytes, _BYTES, communicator, stream)
 
     return enqueue
@@ -291,10 +300,12 @@ def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
 def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     """Return a function that enqueues NCCL's reduce-scatter for member ``rank``."""
     run, communicator = bindings().reduce_scatter, group.communicators[rank]
+    # NCCL's dtype, and how many of its elements make up one of ours.
     kind, words = _KINDS[step.operand.dtype]
     count = step.result.size * words
 
     def enqueue(stream: int, x: int, y: int) -> None:
+        """Enqueue it on ``stream``, from address x to address y."""
         run(x, y, count, kind, _OPERATIONS["sum"], communicator, stream)
 
     return enqueue
@@ -310,7 +321,10 @@ def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
     nbytes = step.operand.nbytes // size
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send part k to member k, and receive member k's part for this one."""
+        """Send part k to member k, and receive member k's part for this one.
+
+        x and y are the addresses of the operand and the result.
+        """
         nccl.group_start()
         for k in range(size):
             nccl.send(x + k * nbytes, nbytes, _BYTES, k, communicator, stream)
@@ -331,7 +345,10 @@ def _ppermute(group: Group, rank: int, own_gpu: Gpu, step: Collective) -> Enqueu
     targets = [target for start, target in permutation if start == rank]
 
     def enqueue(stream: int, x: int, y: int) -> None:
-        """Send to the targets and receive from the source; without one, write zeros."""
+        """Send to the targets and receive from the source; without one, write zeros.
+
+        x and y are the addresses of the operand and the result.
+        """
         if source is None:
             own_gpu.fill(y, 0, nbytes, stream)
         nccl.group_start()

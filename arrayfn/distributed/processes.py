@@ -282,7 +282,7 @@ class MpiCommunicator:
             combined(list(self._gathered(step, x)), out, op)
             return
         # Each member combines ``share`` elements; zeros fill up the last parts.
-        share = -(-x.size // self.size)
+        share = -(-x.size // self.size)  # ceil(x.size / self.size)
         padded = np.zeros(share * self.size, x.dtype)
         padded[: x.size] = x.reshape(-1)
         parts = self._exchanged(step, padded.reshape(self.size, share))

@@ -61,6 +61,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 
     Raises BackendError if it has no mesh.
     """
+    # Constants that are sharded arrays become the last inputs.
     program, sharded = _constants_as_inputs(program)
     mesh = mesh_of(program)
     if mesh is None:
@@ -70,7 +71,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
             user_location(),
         )
     program = cut_on_the_host(program, mesh)
-    if options.parts:
+    if options.parts:  # deterministic=N: N blocks of each mesh axis
         partitioned = partition_in_blocks(program, mesh, options.parts)
     else:
         partitioned = partition(program, mesh)
@@ -92,11 +93,12 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 
 
 def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
-    """The Program of one device of ``mesh``, lowered for it."""
+    """Rewrite collectives in the Program of one device of ``mesh``, and lower it."""
     if mesh.platform == "cuda":  # where other steps run beside sums
         program = with_late_uses(program)
-    program = with_buckets(program)
+    program = with_buckets(program)  # joins small sums
     if mesh.platform == "cuda":
+        # Reductions that NCCL lacks become a gather and a local reduction.
         program = with_member_sums(program, mesh.shape, reduces)
     return BACKENDS[mesh.platform].lower(program, frozenset(), options)
 
@@ -141,6 +143,7 @@ class ClockedMesh:
     def __init__(self, compiled: MeshProgram) -> None:
         """Load ``compiled`` with clocks or events on each device of this process."""
         self._run = MeshExecutable(compiled, timed=True)
+        # For each CPU device, the arrays in which its plan counts and times steps.
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
         self.backend = "cuda" if self._run.on_gpus else "mesh"
         # For each device: (runs, total seconds) of each step, by its number.
@@ -161,11 +164,12 @@ class ClockedMesh:
         Devices that take different branches run a step different numbers of times; the
         largest number is returned.
         """
+        # ``_step_times`` has for each device a dict {step: (runs, mean seconds)}.
         steps = sorted({step for times in self._step_times for step in times})
-        found = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
+        of_devices = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
         return {
             step: (max(r for r, _ in each), sum(t for _, t in each) / len(each))
-            for step, each in found.items()
+            for step, each in of_devices.items()
         }
 
 
@@ -191,6 +195,7 @@ class MeshExecutable:
         ]
         devices = devices_of(self.mesh)
         self.compiled = compiled
+        # The members of the mesh that are in this process.
         self.local = [
             k for k, d in enumerate(devices) if d.process_index == DEVICES.process
         ]
@@ -202,6 +207,7 @@ class MeshExecutable:
         self.runs: dict[int, Callable[..., Any]] = {}
         if not self.on_gpus:
             load = BACKENDS["cpu"].load
+            # Compute the constants that need computing once, before all calls.
             self.compiled = completed(compiled, lambda once: load(once)(()))
             self.runs = {
                 k: self._bind(device) for k, device in self.local_devices.items()
@@ -259,6 +265,7 @@ class MeshExecutable:
                 "mesh: its devices are busy. Call it outside",
                 user_location(),
             )
+        # arguments[i][k] is the part of argument i that member k has.
         arguments = [
             self._parts(x, sharding)
             for x, sharding in zip(
@@ -268,6 +275,7 @@ class MeshExecutable:
         if self.on_gpus:
             results = self._run_on_gpus([[x[k] for x in arguments] for k in self.local])
         else:
+            # The plans also take the member's index along each mesh axis.
             results = self._run(
                 [
                     (k, [x[k] for x in arguments] + _indices(self.mesh, k))
@@ -289,9 +297,9 @@ class MeshExecutable:
         """The parts of the argument ``x`` under ``sharding``, by member."""
         if isinstance(x, ShardedArray):
             return x.parts
-        if not isinstance(x, np.ndarray):
+        if not isinstance(x, np.ndarray):  # a number
             return dict.fromkeys(self.local, x)
-        if sharding.spec.axes():
+        if sharding.spec.axes():  # mesh axes cut the array
             return put_sharded(x, sharding).parts
         return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
 
@@ -318,7 +326,8 @@ class MeshExecutable:
         others are stopped and its error is raised.
         """
         if len(self.local) == 1 and self.mesh.size > 1:
-            member, own_arguments = arguments[0]
+            # Other processes run the other members. They meet through MPI.
+            ((member, own_arguments),) = arguments
             try:
                 return [
                     self._run_as(
@@ -373,10 +382,12 @@ class MeshExecutable:
 
 
 def _indices(mesh: Mesh, member: int) -> list[Array]:
+    """Return the index of ``member`` along each axis of ``mesh``, as int32 scalars."""
     return [np.array(k, np.int32) for k in mesh.coordinates[member].values()]
 
 
 def _name(device: Device, mesh: Mesh, member: int) -> str:
+    """Return the device and its place in the mesh, such as "cpu:1 (x: 0, y: 1)"."""
     coordinates = ", ".join(
         f"{name}: {k}" for name, k in mesh.coordinates[member].items()
     )

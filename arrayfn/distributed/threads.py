@@ -45,11 +45,11 @@ class Run:
         self.mesh = mesh
         self.names = names
         self.condition = threading.Condition()
-        self.error: BaseException | None = None
-        self.stopped = ""
-        self.finished: set[int] = set()
-        self.limit = timeout()
-        self._meetings: dict[tuple[int, ...], Meeting] = {}
+        self.error: BaseException | None = None  # the cause of a stop
+        self.stopped = ""  # why the run was stopped
+        self.finished: set[int] = set()  # members at the end of their plan
+        self.limit = timeout()  # how long members wait for each other, in seconds
+        self._meetings: dict[tuple[int, ...], Meeting] = {}  # by group of members
 
     def meeting(self, group: tuple[int, ...]) -> Meeting:
         """Return the meeting of the members ``group``, which the first call makes."""
@@ -104,7 +104,7 @@ class Meeting:
             self._check(rank, step)
             self.posted[rank] = (step, value)
             if len(self.posted) == len(self.group):
-                return self._complete()
+                return self._complete()  # the last member to come wakes the others
             this_round = self.round
             end = time.monotonic() + run.limit
             while self.round == this_round:
@@ -123,7 +123,7 @@ class Meeting:
                         f"where {run.names[self.group[rank]]} waits "
                         "(ARRAYFN_COLLECTIVE_TIMEOUT sets the time)"
                     )
-                self._check(rank, step)
+                self._check(rank, step)  # raises if the run was stopped
             return self.exchanged
 
     def _missing(self) -> list[int]:
@@ -135,6 +135,7 @@ class Meeting:
 
         Raises CollectiveError if members are at different steps.
         """
+        # ``posted`` has the (step, value) of each rank.
         steps = [self.posted[rank][0] for rank in range(len(self.group))]
         other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
         if other is not None:
@@ -143,7 +144,7 @@ class Meeting:
                 f"{first} is at {steps[0]}, but {second} is at {steps[other]}: all "
                 "devices must come to the same collectives in the same order"
             )
-            self._check(0, steps[0])
+            self._check(0, steps[0])  # raises, because the run is stopped
         self.exchanged = [self.posted[rank][1] for rank in range(len(self.group))]
         self.posted = {}
         self.round += 1

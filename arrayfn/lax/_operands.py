@@ -31,7 +31,8 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
     if array_dtypes:
         dtype = array_dtypes[0]
     else:
-        dtype = dtypes.promote((t.dtype, True) for t in types)[0]
+        # True: all of these dtypes are weak.
+        dtype, _ = dtypes.promote((t.dtype, True) for t in types)
     return [
         ops.as_array(ops.scalar(x, dtype)) if dtypes.is_python_scalar(x) else x
         for x in operands

@@ -100,9 +100,9 @@ def pow(x: ArrayLike, y: ArrayLike) -> Array:
     x and y have one dtype, or x is inexact (float or complex) and y is an integer,
     which is then converted to the dtype of x.
     """
-    kinds = [ops.type_of_operand("pow", v).dtype for v in (x, y)]
-    if kinds[0] in dtypes.INEXACT and kinds[1] in dtypes.INTEGERS:
-        y = ops.convert(y, kinds[0])
+    base, exponent = (ops.type_of_operand("pow", v).dtype for v in (x, y))
+    if base in dtypes.INEXACT and exponent in dtypes.INTEGERS:
+        y = ops.convert(y, base)
     return elementwise(e.pow, x, y)
 
 

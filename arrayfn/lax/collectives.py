@@ -230,7 +230,7 @@ def psum_scatter(
             """Sum a leaf over this group, and select this member's part of the sum."""
             own = _sum_of_group(group, leaf, axis_name)
             cut = _parts("psum_scatter", own, scatter_dimension, [group.size], tiled)
-            return group.mine(cut, 0)
+            return group.mine(cut, axis=0)
 
         return tree.map(part_of_group, x)
 
@@ -340,7 +340,8 @@ def all_to_all(
         """Return the parts that this member receives, stacked along a new axis 0."""
         if group is not None:
             cut = _parts("all_to_all", leaf, split_axis, [group.size], tiled)
-            return group.mine(_of_group(group, cut, axis_name), 1)
+            # Axis 0 of the stack counts the senders, and axis 1 the receivers.
+            return group.mine(_of_group(group, cut, axis_name), axis=1)
         sizes = [_axis("all_to_all", name).size for name in names]
         cut = _parts("all_to_all", leaf, split_axis, sizes, tiled)
         # Leading axis k of ``cut`` counts the receivers along named axis k. An exchange

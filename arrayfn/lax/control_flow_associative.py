@@ -87,6 +87,7 @@ def _scanned(
     if count < 2:
         return leaves
     last = count - 1
+    # ``_every`` takes every second element, from the first number to the second.
     pairs = combine(_every(leaves, axes, 0, last), _every(leaves, axes, 1, count))
     odd = _scanned(combine, pairs, axes)  # p[1], p[3], ...
     # If the count is even, no element follows the last odd one.

@@ -74,7 +74,8 @@ def _while_loop(
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
     condition_program, body_program = condition.program, body.program
-    axes = condition_program.output_types[0].varying
+    (condition_type,) = condition_program.output_types
+    axes = condition_type.varying
     if axes:  # members of a mesh run different numbers of iterations
         condition_program, body_program = (
             widened(condition_program, axes),
@@ -103,7 +104,7 @@ def _while_loop_with_refs(
     def going(carry: Any) -> Any:
         """Call ``cond_fun``, which may read Refs; ArgumentError if it writes to one."""
         value, ref_values = carry
-        adopt(refs, ref_values)
+        adopt(refs, ref_values)  # the Refs have these values while cond_fun runs
         result = cond_fun(value)
         if any(x is not y for x, y in zip(held(refs), ref_values, strict=True)):
             raise ArgumentError(
@@ -123,7 +124,7 @@ def _while_loop_with_refs(
         renamed(cond_fun, going),
         renamed(body_fun, step),
         (init_val, held(refs)),
-        (),
+        refs=(),
     )
     write_back(refs, last)
     return result
@@ -243,6 +244,7 @@ def _loop_of_unknown_length(
         number, value = carry
         return number + 1, body_fun(number, value)
 
+    # carry[0] is i.
     _, result = while_loop(
         lambda carry: carry[0] < last, renamed(body_fun, step), (first, init_val)
     )
@@ -321,6 +323,7 @@ def _scan(
         write_back(refs, ref_values)
         return last, ys
 
+    # ``discharged`` calls with_refs with the Refs that f writes to.
     return discharged(with_refs)
 
 
@@ -361,7 +364,7 @@ def _scan_alone(
         renamed(f, step),
         init,
         (xs,),
-        lambda closed: closed.out_tree.children()[0],
+        lambda closed: closed.out_tree.children()[0],  # the result is (carry, y)
         slices,
         paths,
     )
@@ -468,7 +471,8 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     check_function("map", "f", f, ("x",))
     if batch_size is None:
         # A scan with an empty carry.
-        return scan(renamed(f, lambda _, x: ((), f(x))), (), xs)[1]
+        _, ys = scan(renamed(f, lambda _, x: ((), f(x))), (), xs)
+        return ys
     check_arrays("map", "xs", xs)
     length = _length(xs, None)
     size = operator.index(batch_size)
@@ -480,7 +484,7 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
         blocks = tree.map(
             lambda x: x[:whole].reshape((whole // size, size, *x.shape[1:])), xs
         )
-        ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)[1]
+        _, ys = scan(renamed(f, lambda _, x: ((), vmap(f)(x))), (), blocks)
         parts.append(tree.map(lambda y: y.reshape((whole, *y.shape[2:])), ys))
     # The last, smaller batch; also without elements, whose results have types, too.
     if whole < length or not length:

@@ -166,6 +166,7 @@ def custom_root(
     pair = (initial_guess, initial_guess)
     tangents = close(renamed(tangent_solve, solved_tangents), pair, [*types, *types])
     tangents = _like(name, tangents, initial_guess, types)
+    # ``values`` are all captured values; each Program takes them before its arguments.
     values, programs = sharing([function, solver, tangents])
     of_function, of_solver, of_tangents = programs
 

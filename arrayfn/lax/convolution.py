@@ -240,6 +240,7 @@ def _grouped(
     """
     # The positions of batch (n, m), features (c, f; o, i) and spatial axes.
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
+    features, _ = groups
     count = max(groups)
     # The group, outer, inner and spatial axes of each array. The outer axes are the
     # batch, and the kernel's output features. The inner axes are contracted; those of
@@ -251,7 +252,7 @@ def _grouped(
     )
     if count > 1:
         # Split each grouped axis into two: the group, and the elements in it.
-        split_x = c if groups[0] > 1 else n
+        split_x = c if features > 1 else n
         lhs = _split(lhs, split_x, count)
         rhs = _split(rhs, o, count)
         roles = (
@@ -397,11 +398,11 @@ def conv_transpose(
     return conv_general_dilated(
         lhs,
         rhs,
-        (1,) * len(spatial),
-        widths,
-        jumps,
-        steps,
-        numbers,
+        window_strides=(1,) * len(spatial),
+        padding=widths,
+        lhs_dilation=jumps,
+        rhs_dilation=steps,
+        dimension_numbers=numbers,
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
@@ -417,7 +418,7 @@ def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
     """
     if padding == "SAME":
         total = size + stride - 2
-        before = size - 1 if stride > size - 1 else -(-total // 2)
+        before = size - 1 if stride > size - 1 else -(-total // 2)  # ceil(total / 2)
     elif padding == "VALID":
         total = size + stride - 2 + max(size - stride, 0)
         before = size - 1

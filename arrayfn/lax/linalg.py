@@ -138,8 +138,8 @@ def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     """Return the permutation (..., permutation_size) of rows that ``pivots`` describe.
 
-    pivots (..., k) are those of ``lu``: row i was swapped with row pivots[i], for i =
-    0, 1, ..., k - 1. The result is int32.
+    pivots (..., k) are those of ``lu``: row i was swapped with row pivots[i], for i
+    from 0 to k - 1. The result is int32.
 
     >>> lu_pivots_to_permutation(np.array([2, 2], np.int32), 3)
     array([2, 0, 1], dtype=int32)
@@ -406,7 +406,8 @@ def tridiagonal_solve(
     # Scan over rows: move the axis of n to the front.
     low, middle, high = (moveaxis(x, -1, 0)[..., None] for x in (dl, d, du))
     sides = moveaxis(b, -2, 0)
-    start = zeros_like(middle[0]), zeros_like(sides[0])
+    # There is no row before the first one, and none after the last one.
+    no_ratio, no_value = zeros_like(middle[0]), zeros_like(sides[0])
 
     def forward(carry: Any, row: Any) -> Any:
         """Eliminate the lower diagonal in one row.
@@ -420,7 +421,9 @@ def tridiagonal_solve(
         carry = high / pivot, (side - low * value) / pivot
         return carry, carry
 
-    _, (ratios, values) = scan(forward, start, (low, middle, high, sides))
+    _, (ratios, values) = scan(
+        forward, (no_ratio, no_value), (low, middle, high, sides)
+    )
 
     def back(x: Any, row: Any) -> Any:
         """Return x[i] = value - ratio * x[i + 1]; the carry is x[i + 1]."""
@@ -428,7 +431,7 @@ def tridiagonal_solve(
         x = value - ratio * x
         return x, x
 
-    _, x = scan(back, start[1], (ratios, values), reverse=True)
+    _, x = scan(back, no_value, (ratios, values), reverse=True)
     return moveaxis(x, 0, -2)
 
 

@@ -73,7 +73,10 @@ def composite(decomposition: Function, name: str, version: int = 0) -> Function:
     """
 
     def body(operands: Any, attributes: Any = (), version: int = version) -> Any:
-        """Call ``decomposition``; ``operands`` are (arguments, arrays by name)."""
+        """Call ``decomposition``; ``operands`` are (arguments, arrays by name).
+
+        ``attributes`` are pairs of name and value. Only kernels use ``version``.
+        """
         args, arrays = operands
         return decomposition(*args, **arrays, **dict(attributes))
 

@@ -72,7 +72,11 @@ def ragged_dot(
             f"shapes {x.shape}, {y.shape} and {sizes.shape}",
             user_location(),
         )
-    numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+    numbers = RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (1,)), ((), ())),
+        lhs_ragged_dimensions=(0,),
+        rhs_group_dimensions=(0,),
+    )
     return ragged_dot_general(
         lhs,
         rhs,
@@ -221,8 +225,9 @@ class _Product:
     def _check_sizes(self, sizes: ArrayType) -> None:
         """Raise an error unless group_sizes (its type is ``sizes``) fits the operands.
 
-        It has integers, of shape (groups,) or (extents of the axes ``prefix``, groups).
-        If rhs has a group axis, this axis has one element for each group. Raises
+        It has integers, of shape (groups,) or (extents of the axes ``prefix`` of lhs,
+        groups). x and y are the types of lhs and rhs. Axis ``group`` of rhs, unless
+        ``group`` is the number of its axes, has one element for each group. Raises
         ArgumentError for other dtypes, ShapeError for other shapes.
         """
         if sizes.dtype not in dtypes.INTEGERS:

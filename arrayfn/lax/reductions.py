@@ -220,7 +220,8 @@ def reduce_precision(
 
         Rounding is not linear, but ``linear_call`` treats it as its own transpose.
         """
-        return rounded(primals[0]), linear_call(alike, alike, (), tangents[0])
+        (v,), (t,) = primals, tangents
+        return rounded(v), linear_call(alike, alike, (), t)
 
     rounded.defjvp(tangent)
     return rounded(ops.as_array(ops.as_floating("reduce_precision", operand)))
@@ -244,6 +245,7 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     if dtype not in dtypes.FLOATS:
         raise DTypeError("reduce_precision takes real numbers", user_location())
     wide = ops.convert(x, dtypes.compute_dtype(dtype))
+    # The integer dtype of this width, and the bits of exponent and mantissa.
     integer, own_exponent, own_mantissa = _FORMATS[wide.dtype]
     bits = apply(conversion.bitcast, wide, dtype=integer)
     sign = bits & np.asarray(np.iinfo(integer).min, integer)  # only the highest bit

@@ -40,10 +40,11 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
 
     start = ops.as_array(ops.scalar(1.0, dtypes.float64))
     going = ops.as_array(ops.scalar(True, dtypes.bool_))
-    state = while_loop(
+    # s[3] is whether a sum still changes, and s[0] is n.
+    _, _, total, _ = while_loop(
         lambda s: s[3] & (s[0] < _MAX_STEPS), step, (start, first, first, going)
     )
-    return state[2]
+    return total
 
 
 def continued_fraction(
@@ -73,12 +74,13 @@ def continued_fraction(
     first = _not_zero(whole)
     one = ops.as_array(ops.scalar(1.0, dtypes.float64))
     none = ops.as_array(ops.scalar(0, dtypes.int64))
-    state = while_loop(
+    # s[4] counts steps without a change, and s[0] is n.
+    _, value, *_ = while_loop(
         lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MAX_STEPS),
         step,
         (one, first, first, anp.zeros_like(first), none),
     )
-    return state[1]
+    return value
 
 
 def _not_zero(x: Array) -> Array:

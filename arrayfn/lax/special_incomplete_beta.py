@@ -127,7 +127,9 @@ def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
         top = (a + (n - 1.0)) * (a + b + (n - 1.0)) * n * (b - n) * x * x
         return top / (before * before), denominator(n, before, after)
 
-    return 1.0 / continued_fraction(denominator(0.0, anp.ones_like(a), a + 1.0), part)
+    # For n = 0 the term over ``before`` is 0. 1 replaces a - 1, which can be 0.
+    first = denominator(0.0, anp.ones_like(a), a + 1.0)
+    return 1.0 / continued_fraction(first, part)
 
 
 def _distance(a: Array, b: Array, x: Array) -> Array:

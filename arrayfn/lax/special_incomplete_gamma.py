@@ -210,12 +210,12 @@ def _slope(primals: Any, tangents: Any) -> Any:
 
     Tangents that are symbolic zeros are left out: the derivative by a is expensive.
     """
-    a, x = primals
+    (a, x), (da, dx) = primals, tangents
     total: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        total = total + _slope_by_a(a, x) * tangents[0]
-    if not isinstance(tangents[1], SymbolicZero):
-        total = total + _density(a, x) * tangents[1]
+    if not isinstance(da, SymbolicZero):
+        total = total + _slope_by_a(a, x) * da
+    if not isinstance(dx, SymbolicZero):
+        total = total + _density(a, x) * dx
     return total
 
 
@@ -260,7 +260,7 @@ def log_sample_slope(a: Array, log: Array) -> Array:
     series is used, else second (see ``_slopes``). Arrays are float64. The function
     takes the logarithm, because the sample itself may underflow.
     """
-    first, second = _slopes(a, anp.exp(log), log)[:2]
+    first, second, *_ = _slopes(a, anp.exp(log), log)
     value = anp.where(_is_series(a, anp.exp(log)), -first / a, second)
     return anp.where((a > 0) & (log < math.inf), value, math.nan)
 

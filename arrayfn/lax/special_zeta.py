@@ -75,7 +75,8 @@ def _negative_terms(s: Array, a: Array, steps: Array) -> Array:
 
     last = anp.max(steps, initial=0.0)
     start = (anp.zeros_like(last), anp.zeros_like(a))
-    return while_loop(lambda state: state[0] < last, add_term, start)[1]
+    _, total = while_loop(lambda state: state[0] < last, add_term, start)
+    return total
 
 
 def _sum(s: Array, a: Array) -> Array:

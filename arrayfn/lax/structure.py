@@ -330,7 +330,11 @@ def dynamic_index_in_dim(
     With ``keepdims=False``, the axis is removed.
     """
     value = dynamic_slice_in_dim(
-        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+        operand,
+        index,
+        slice_size=1,
+        axis=axis,
+        allow_negative_indices=allow_negative_indices,
     )
     return value if keepdims else _squeeze(value, axis)
 

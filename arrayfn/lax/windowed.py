@@ -87,10 +87,10 @@ def reduce_window(
         )
     ndim = len(shapes.pop())
     geometry = SlidingWindows(
-        tuple(range(ndim)),
-        per_axis(name, "a window's extent", window_dimensions, ndim),
-        per_axis(name, "a stride", window_strides, ndim),
-        per_axis(name, "a dilation", window_dilation, ndim),
+        axes=tuple(range(ndim)),
+        sizes=per_axis(name, "a window's extent", window_dimensions, ndim),
+        strides=per_axis(name, "a stride", window_strides, ndim),
+        dilations=per_axis(name, "a dilation", window_dilation, ndim),
     )
     gaps = per_axis(name, "a dilation", base_dilation, ndim)
     padded = [_padded(name, x, init, geometry, padding, gaps) for x, init in each]
@@ -110,7 +110,8 @@ def reduce_window(
         result = apply(reduction, windows, axes=tuple(range(ndim, windows.ndim)))
     assert isinstance(reduction.kernel, Reduction)
     # The primitives begin with their identity. Combine with another initial value.
-    identity, init = reduction.kernel.identity(result.dtype), each[0][1]
+    identity = reduction.kernel.identity(result.dtype)
+    ((_, init),) = each
     result = result if _is(init, identity) else computation(result, init)
     return tree.unflatten(structure, [result])
 
@@ -196,8 +197,9 @@ def pooled(
         config[axis] = (low, high, 0)
     if any(entry != (0, 0, 0) for entry in config):
         x = pad(x, _filler(primitive, type.dtype), config)
-    ones = (1,) * len(spatial)
-    return apply(primitive, x, **SlidingWindows(spatial, sizes, jumps, ones).params())
+    dilations = (1,) * len(spatial)
+    windows = SlidingWindows(spatial, sizes, jumps, dilations)
+    return apply(primitive, x, **windows.params())
 
 
 def _filler(primitive: Primitive, dtype: DType) -> Array:

@@ -118,7 +118,7 @@ def dot_product_attention(
     B, T, N, H, S, K = _extents(*types)
     # Each of K heads of keys serves G heads of queries.
     G = N // K
-    dtype = dtypes.promote((t.dtype, t.weak) for t in types)[0]
+    dtype, _ = dtypes.promote((t.dtype, t.weak) for t in types)
     shape = B, N, T, S
     terms = {
         name: _of_logits(name, x, shape)

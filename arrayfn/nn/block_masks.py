@@ -122,7 +122,7 @@ def create_block_mask(
             f"{list(shape)} and {rows} x {columns}",
             user_location(),
         )
-    count = -(-KV_LEN // columns)
+    count = -(-KV_LEN // columns)  # the number of blocks of keys
 
     def of_rows(first: Array) -> Array:
         """Return which blocks of keys the block of queries from ``first`` on meets.

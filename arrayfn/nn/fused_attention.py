@@ -57,7 +57,7 @@ def attention(
     "next_keys" and "next_queries" only help to leave out whole blocks (see
     ``BlockMask.following``).
     """
-    logits = _logits(q, k, terms, scale, window, score)[1]
+    _, logits = _logits(q, k, terms, scale, window, score)
     largest = anp.max(logits, axis=-1, keepdims=True)
     largest = anp.where(anp.equal(largest, -anp.inf), 0, largest)
     weights = anp.exp(anp.subtract(logits, largest))
@@ -358,8 +358,8 @@ def _ahead(
     """
     terms = dict(others) if bias is None else {**others, "bias": bias}
     given = tuple(sorted(terms))
-    results = attention(q, k, v, terms, scale, window, given, score, block)
-    return results[0], (q, k, v, terms, *results)
+    result, logarithms = attention(q, k, v, terms, scale, window, given, score, block)
+    return result, (q, k, v, terms, result, logarithms)
 
 
 def _back(

@@ -104,14 +104,15 @@ def _split(program: Program, scalars: int) -> tuple[Program, Program]:
         varies = not varying.isdisjoint(equation.inputs)
         by_varies[varies].append(equation)
         varying.update(equation.outputs if varies else ())
-    read = [a for eq in by_varies[1] for a in eq.inputs] + [*program.outputs]
+    of_captured, of_scalars = by_varies
+    read = [a for eq in of_scalars for a in eq.inputs] + [*program.outputs]
     needed = tuple(
         dict.fromkeys(a for a in read if isinstance(a, Var) and a not in varying)
     )
     # Dead-code elimination drops equations whose results the rest does not need.
-    known = dce(Program("captured", captured, tuple(by_varies[0]), needed))
+    known = dce(Program("captured", captured, tuple(of_captured), needed))
     inputs = (*first, *needed)
-    return known, Program("scores", inputs, tuple(by_varies[1]), program.outputs)
+    return known, Program("scores", inputs, tuple(of_scalars), program.outputs)
 
 
 @lru_cache(maxsize=256)
@@ -166,7 +167,8 @@ def _result_at(
 ) -> Array:
     """Return result ``number`` of the Program ``text`` for each of ``scores``.
 
-    The parameters are those of ``scores_at``.
+    The Program takes a score, its four indices (batch, head, query, key), and the
+    arrays ``captured``. The index arrays ``places`` broadcast with the scores.
     """
     program = program_of(text)
 

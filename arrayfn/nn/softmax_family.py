@@ -209,7 +209,7 @@ def _logsumexp_jvp(
     ``_logsumexp.function`` computes without this rule.
     """
     (x,), (dx,) = primals, tangents
-    y = _logsumexp.function(x, axis, True)
+    y = _logsumexp.function(x, axis, keepdims=True)
     # If all are -inf, all weights are 0.
     total = anp.where(anp.equal(y, -math.inf), 0, y)
     weights = anp.exp(anp.subtract(x, total))

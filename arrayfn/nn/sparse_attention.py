@@ -108,7 +108,7 @@ def _in_blocks(x: Array, size: int) -> Array:
     Zeros fill the last block.
     """
     B, L, N, H = x.shape
-    count = -(-L // size)
+    count = -(-L // size)  # ceil(L / size)
     padded = anp.pad(x, ((0, 0), (0, count * size - L), (0, 0), (0, 0)))
     return anp.transpose(anp.reshape(padded, (B, count, size, N, H)), (0, 3, 1, 2, 4))
 

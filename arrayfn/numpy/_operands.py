@@ -163,7 +163,8 @@ def number_in(x: ArrayLike) -> Any:
 def common_dtype(name: str, operands: Sequence[ArrayLike]) -> DType:
     """Return the dtype that ``operands`` promote to."""
     types = [type_of_operand(name, x) for x in operands]
-    return dtypes.promote((t.dtype, t.weak) for t in types)[0]
+    dtype, _ = dtypes.promote((t.dtype, t.weak) for t in types)
+    return dtype
 
 
 def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:

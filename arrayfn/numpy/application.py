@@ -217,6 +217,7 @@ def vectorize(
         def call(*values: Any) -> Any:
             """Call ``pyfunc`` with mapped ``values`` and the excluded arguments."""
             passed = list(args)
+            # ``values`` has the positional arguments first, then those by name.
             for position, value in zip(mapped, values, strict=False):
                 passed[position] = value
             named = dict(zip(by_name, values[len(mapped) :], strict=True))

@@ -177,9 +177,10 @@ def var(
     """
     ops.refuse_out("var", out)
     subtracted = ddof if correction is None else correction
-    return ops.convert(
-        *_variance("var", a, axis, dtype, subtracted, keepdims, where, mean)
+    value, result_dtype = _variance(
+        "var", a, axis, dtype, subtracted, keepdims, where, mean
     )
+    return ops.convert(value, result_dtype)
 
 
 def std(

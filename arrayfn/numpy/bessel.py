@@ -154,13 +154,13 @@ def _scaled(
 @custom_jvp
 def _i0e(x: Array) -> Array:
     """Compute exp(-abs(x)) I0(x) for float64 x."""
-    return _scaled(x, _SERIES_0, _LARGE_0, 0)
+    return _scaled(x, _SERIES_0, _LARGE_0, order=0)
 
 
 @custom_jvp
 def _i1e(x: Array) -> Array:
     """Compute exp(-abs(x)) I1(x) for float64 x."""
-    return _scaled(x, _SERIES_1, _LARGE_1, 1)
+    return _scaled(x, _SERIES_1, _LARGE_1, order=1)
 
 
 # Rules call ``function``, the formula without its rule: if rules called each other,
@@ -196,14 +196,15 @@ def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 @custom_jvp
 def _i0(x: Array) -> Array:
     """Compute I0(x) for float64 x."""
-    return _unscaled(x, _series(x, _SERIES_0), _scaled(x, _SERIES_0, _LARGE_0, 0))
+    near = _series(x, _SERIES_0)
+    return _unscaled(x, near, _scaled(x, _SERIES_0, _LARGE_0, order=0))
 
 
 @custom_jvp
 def _i1(x: Array) -> Array:
-    """Compute I1(x) for float64 x."""
+    """Compute I1(x) for float64 x, by a power series up to 8, and scaled beyond."""
     near = 0.5 * _near(x) * _series(x, _SERIES_1)
-    return _unscaled(x, near, _scaled(x, _SERIES_1, _LARGE_1, 1))
+    return _unscaled(x, near, _scaled(x, _SERIES_1, _LARGE_1, order=1))
 
 
 @_i0.defjvp

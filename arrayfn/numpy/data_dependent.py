@@ -88,6 +88,7 @@ def flatnonzero(
     """
     if size is None:
         remedy = _size_remedy("flatnonzero")
+        # ``beside`` puts the result where ``a`` is: into its trace or on its device.
         return ops.beside(np.flatnonzero(known("flatnonzero", a, remedy)), a)
     filler = fill_value[0] if isinstance(fill_value, tuple) else fill_value
     filler = 0 if filler is None else filler

@@ -72,7 +72,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
             pairs.append((type.dtype, type.weak))
         else:
             pairs.append((dtypes.canonical(x), False))
-    return dtypes.promote(pairs)[0]
+    dtype, _ = dtypes.promote(pairs)
+    return dtype
 
 
 def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
@@ -87,7 +88,8 @@ def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     source, target = dtypes.canonical(from_dtype), dtypes.canonical(to)
     if casting != "safe":
         return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
-    return dtypes.promote([(source, False), (target, False)])[0] == target
+    promoted, _ = dtypes.promote([(source, False), (target, False)])
+    return promoted == target
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> Any:
@@ -148,19 +150,19 @@ def finfo(dtype: Any) -> FloatInfo:
     kind = dtypes.real_of(dtypes.canonical(dtype_like))
     limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
-        kind,
-        int(limits.bits),
-        float(limits.eps),
-        float(limits.epsneg),
-        float(limits.max),
-        float(limits.min),
-        float(limits.smallest_normal),
-        float(limits.smallest_subnormal),
-        float(limits.resolution),
-        int(limits.precision),
-        int(limits.nmant),
-        int(limits.minexp),
-        int(limits.maxexp),
+        dtype=kind,
+        bits=int(limits.bits),
+        eps=float(limits.eps),
+        epsneg=float(limits.epsneg),
+        max=float(limits.max),
+        min=float(limits.min),
+        smallest_normal=float(limits.smallest_normal),
+        smallest_subnormal=float(limits.smallest_subnormal),
+        resolution=float(limits.resolution),
+        precision=int(limits.precision),
+        nmant=int(limits.nmant),
+        minexp=int(limits.minexp),
+        maxexp=int(limits.maxexp),
     )
 
 
@@ -248,9 +250,9 @@ def _ml_dtype(kind: Any) -> DType | None:
 
 def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """Return the dtype that two dtypes promote to."""
-    return dtypes.promote([(dtypes.canonical(a), False), (dtypes.canonical(b), False)])[
-        0
-    ]
+    pairs = [(dtypes.canonical(a), False), (dtypes.canonical(b), False)]
+    dtype, _ = dtypes.promote(pairs)
+    return dtype
 
 
 __all__ = [

@@ -43,7 +43,7 @@ def einsum(
     if dtype == dtypes.bool_:  # count in int32 whether any product is true
         dtype = dtypes.int32
         values = [ops.convert(x, dtype) for x in values]
-    terms = [
+    terms = [  # pairs of labels and an array
         _without_repeats(labels, ops.as_array(x))
         for labels, x in zip(inputs, values, strict=True)
     ]
@@ -164,7 +164,7 @@ def _without_repeats(labels: str, x: Array) -> Term:
                     f"einsum: the axes {label!r} of shape {x.shape} differ",
                     user_location(),
                 )
-            x = diagonal(x, 0, first, second)
+            x = diagonal(x, axis1=first, axis2=second)
             rest = [l for k, l in enumerate(labels) if k not in (first, second)]
             labels = "".join(rest) + label
     return labels, x
@@ -188,6 +188,7 @@ def _without_broadcast(terms: list[Term]) -> list[Term]:
                 )
     results: list[Term] = []
     for labels, x in terms:
+        # Axes that have extent 1 here, and a larger one in another term.
         short = [
             k for k, label in enumerate(labels) if x.shape[k] == 1 != extents[label]
         ]

@@ -429,20 +429,20 @@ def geomspace(
     floats. Real start and stop must have the same sign. Between complex numbers, the
     phase changes too.
     """
-    floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
-    is_complex = floats[0].dtype in dtypes.COMPLEX
-    one = ops.full(1, (), floats[0].dtype)
-    sign = sign_of(floats[0]) if is_complex else where(floats[0] < 0, -one, one)
+    first, last = (ops.as_array(v) for v in ops.floated("geomspace", start, stop))
+    is_complex = first.dtype in dtypes.COMPLEX
+    one = ops.full(1, (), first.dtype)
+    sign = sign_of(first) if is_complex else where(first < 0, -one, one)
     # Without the sign (or phase) of start, both logarithms are defined.
-    logs = [log10(divide(value, sign)) for value in floats]
-    exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
+    low, high = (log10(divide(value, sign)) for value in (first, last))
+    exponents = linspace(low, high, num, endpoint, axis=axis)
     values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))
     # Make both ends exactly start and stop.
-    ends = [broadcast_to(value, values.shape[1:]) for value in floats]
+    first, last = (broadcast_to(value, values.shape[1:]) for value in (first, last))
     if num > 0:
-        values = concatenate([expand_dims(ends[0], 0), values[1:]])
+        values = concatenate([expand_dims(first, 0), values[1:]])
     if num > 1 and endpoint:
-        values = concatenate([values[:-1], expand_dims(ends[1], 0)])
+        values = concatenate([values[:-1], expand_dims(last, 0)])
     values = moveaxis(values, 0, axis)
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 

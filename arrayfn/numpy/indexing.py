@@ -127,6 +127,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
 def _plain(entry: Any) -> Any:
     """Return ``entry``, a list as an array, and an array of one integer as an int."""
     if isinstance(entry, (list, tuple)):
+        # NumPy would make floats of an empty list.
         entry = np.asarray(entry, dtype=None if entry else np.int64)
     if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
         return int(entry) if entry.dtype.kind in "iu" else entry

@@ -98,6 +98,7 @@ def _known_index(name: str, index: Any) -> Any:
     tracing.
     """
     if isinstance(index, (list, tuple)):
+        # NumPy would make floats of an empty list.
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
 
@@ -317,8 +318,10 @@ def fill_diagonal(
     # Flat indices of the diagonal: 0, step, 2 * step, ... up to end (exclusive).
     if type.ndim == 2:
         step = type.shape[1] + 1
+        # Without ``wrap``, only the square of the first rows has a diagonal.
         end = type.size if wrap else min(type.shape[1] ** 2, type.size)
     else:
+        # The sum of the strides of all axes.
         step = 1 + sum(math.prod(type.shape[:k]) for k in range(1, type.ndim))
         end = type.size
     count = len(range(0, end, step))

@@ -206,7 +206,7 @@ def vecdot(
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
     (3, 2)
     """
-    contraction.precision_params("vecdot", precision)
+    contraction.precision_params("vecdot", precision)  # raises if it is unknown
     preferred = preferred_element_type
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (x, y), types, dtype = ops.promoted("vecdot", (x, y), wanted)

@@ -71,7 +71,7 @@ def nanprod(
     The parameters, dtypes and errors are those of ``prod``.
     """
     ops.refuse_out("nanprod", out)
-    a = without_nan("nanprod", a, 1)
+    a = without_nan("nanprod", a, 1)  # NaN becomes 1
     return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
 
 

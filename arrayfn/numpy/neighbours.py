@@ -146,7 +146,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
     if ops.type_of_operand("gradient", step).ndim == 0:
         gaps: Any = None
         inner = divide(subtract(part(2, extent), part(0, extent - 2)), 2.0 * step)
-        ends = [step] * 4
+        gap0, gap1, gap_last, gap_before = [step] * 4
     else:
         gaps = diff(step)
         before, after = gaps[:-1], gaps[1:]
@@ -159,18 +159,19 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
             + multiply(middle, part(1, extent - 1))
             + multiply(high, part(2, extent))
         )
-        # The first two gaps, then the last two gaps from the end.
-        ends = [gaps[0], gaps[min(1, extent - 2)], gaps[-1], gaps[-min(2, extent - 1)]]
+        # The first two gaps, and the last two. There may be only one gap.
+        gap0, gap1 = gaps[0], gaps[min(1, extent - 2)]
+        gap_last, gap_before = gaps[-1], gaps[-min(2, extent - 1)]
     if edge_order == 1:
-        first = divide(subtract(part(1, 2), part(0, 1)), ends[0])
+        first = divide(subtract(part(1, 2), part(0, 1)), gap0)
         last = divide(
-            subtract(part(extent - 1, extent), part(extent - 2, extent - 1)), ends[2]
+            subtract(part(extent - 1, extent), part(extent - 2, extent - 1)), gap_last
         )
     else:
-        first = _one_sided([part(k, k + 1) for k in range(3)], ends[0], ends[1])
+        first = _one_sided([part(k, k + 1) for k in range(3)], gap0, gap1)
         # In reverse order the parabola has the opposite slope.
         backwards = [part(extent - 1 - k, extent - k) for k in range(3)]
-        last = -_one_sided(backwards, ends[2], ends[3])
+        last = -_one_sided(backwards, gap_last, gap_before)
     return concatenate([first, inner, last], axis)
 
 
@@ -210,6 +211,7 @@ def interp(
 
         def along(part: Callable[[Any], Array]) -> Array:
             """Interpolate one part of the complex numbers, ``real`` or ``imag``."""
+            # The values outside of the points may be None or "extrapolate".
             low, high = (
                 e if e is None or isinstance(e, str) else part(e) for e in (left, right)
             )

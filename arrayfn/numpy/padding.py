@@ -150,13 +150,13 @@ def _by_function(
     function: Callable[..., Any],
     options: dict[str, Any],
 ) -> Array:
-    # A further axis, so that a single vector is mapped, and so traced, too.
     """Pad x with zeros, and let ``function`` change the vectors along each axis.
 
     ``widths`` has a pair (before, after) for each axis. ``function`` is the ``mode`` of
     ``pad``, which gets ``options``. Raises ArgumentError unless it returns a vector of
     the same length.
     """
+    # A further axis, so that a single vector is mapped, and so traced, too.
     value = expand_dims(_constant(x, widths, [(0, 0)] * len(widths)), 0)
     for axis, width in enumerate(widths):
 

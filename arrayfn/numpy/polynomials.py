@@ -41,7 +41,8 @@ def _polynomials(name: str, *polynomials: Any) -> list[Array]:
     Errors call the function ``name``.
     """
     arrays = [asarray(p) if isinstance(p, (list, tuple)) else p for p in polynomials]
-    return [_coefficients(name, p) for p in ops.promoted(name, arrays)[0]]
+    promoted, _, _ = ops.promoted(name, arrays)
+    return [_coefficients(name, p) for p in promoted]
 
 
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:

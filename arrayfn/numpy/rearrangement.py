@@ -158,8 +158,8 @@ def diff(
     """
     type = ops.type_of_operand("diff", a)
     place = ops.normalize_axis("diff", axis, type.ndim)
-    ends = [_edge(e, type.shape, place) for e in (prepend, append)]
-    parts = [e for e in (ends[0], a, ends[1]) if e is not None]
+    before, after = (_edge(e, type.shape, place) for e in (prepend, append))
+    parts = [e for e in (before, a, after) if e is not None]
     value = concatenate(parts, place) if len(parts) > 1 else ops.as_array(a)
     for _ in range(n):
         extent = value.shape[place]

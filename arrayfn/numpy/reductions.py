@@ -213,14 +213,14 @@ def _reduce_complex(
     ``primitive`` is reduce_max or reduce_min. The result is NaN if an element is NaN.
     The axes stay with extent 1 if ``keepdims``.
     """
-    parts = apply(c.real, x), apply(c.imag, x)
-    best = _reduce(primitive, parts[0], axes, keepdims=True)
+    real, imaginary = apply(c.real, x), apply(c.imag, x)
+    best = _reduce(primitive, real, axes, keepdims=True)
     # Only elements with the extreme real part compete by their imaginary parts.
     loser = float("-inf") if primitive is r.reduce_max else float("inf")
-    imaginary = comparison.where(comparison.equal(parts[0], best), parts[1], loser)
+    imaginary = comparison.where(comparison.equal(real, best), imaginary, loser)
     value = apply(
         c.make_complex,
-        _reduce(primitive, parts[0], axes, keepdims),
+        _reduce(primitive, real, axes, keepdims),
         _reduce(primitive, imaginary, axes, keepdims),
     )
     undefined = _reduce(r.reduce_or, isnan(x), axes, keepdims)
@@ -284,7 +284,8 @@ def ptp(
     The parameters and errors are those of ``max``.
     """
     ops.refuse_out("ptp", out)
-    return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
+    largest = max(a, axis, keepdims=keepdims)
+    return subtract(largest, min(a, axis, keepdims=keepdims))
 
 
 def all(

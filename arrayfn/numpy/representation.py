@@ -160,6 +160,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
     DTypeError for complex numbers.
     """
     wide, result = _wide("frexp", x)
+    # The integer dtype of this width, the mantissa bits, and the exponent's bias.
     integer, mantissa, bias = _FORMATS[wide.dtype]
     tiny = float(np.finfo(wide.dtype).smallest_normal)
     small = less(absolute(wide), tiny)

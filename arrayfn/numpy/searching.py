@@ -247,7 +247,8 @@ def histogram2d(
     those of ``histogramdd``.
     """
     pair = isinstance(bins, (list, tuple)) and len(bins) == 2
-    points = stack(ops.promoted("histogram2d", [ravel(x), ravel(y)])[0], -1)
+    columns, _, _ = ops.promoted("histogram2d", [ravel(x), ravel(y)])
+    points = stack(columns, -1)
     counts, edges = histogramdd(
         points, list(bins) if pair else [bins, bins], range, density, weights
     )

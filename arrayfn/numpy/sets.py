@@ -150,9 +150,9 @@ def unique(
         if axis is not None and isinstance(ar, Tracer):
             return _unique_slices(ar, axis, equal_nan, wanted)
         return _by_numpy("unique", owned, ar)
-    results = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
-    chosen = [part for part, want in zip(results[1:], wanted, strict=True) if want]
-    return (results.values, *chosen) if chosen else results.values
+    values, *others = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
+    chosen = [part for part, want in zip(others, wanted, strict=True) if want]
+    return (values, *chosen) if chosen else values
 
 
 def _unique_slices(
@@ -218,7 +218,7 @@ def _unique(
     picked = take(ordered, places, 0, mode="clip")
     along = reshape(inside, (size,) + (1,) * (rows.ndim - 1))
     values = where(along, picked, filler)
-    inverse = _scattered(indexing.scatter, count, order, rank)
+    inverse = _scattered(indexing.scatter, count, order, rank)  # [order[k]] = rank[k]
     ones = ops.full(1, (count,), dtypes.int64)
     counts = _scattered(indexing.scatter_add, size, rank, ones)
     if axis is None:
@@ -388,7 +388,8 @@ def _vectors(name: str, *x: ArrayLike) -> list[Array]:
 
     Errors call the function ``name``.
     """
-    return [ravel(v) for v in map(ops.as_array, ops.promoted(name, x)[0])]
+    values, _, _ = ops.promoted(name, x)
+    return [ravel(ops.as_array(v)) for v in values]
 
 
 def union1d(

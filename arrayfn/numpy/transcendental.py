@@ -255,6 +255,7 @@ def sinc(x: ArrayLike) -> Array:
     near = less_equal(absolute(x), _SINC_BORDER)
     angle = multiply(where(near, x, 0.0), math.pi)
     squared = multiply(angle, angle)
+    # Horner's rule. The constant term, 1, is added last.
     series: Array = multiply(squared, _SINC_SERIES[-1])
     for coefficient in reversed(_SINC_SERIES[1:-1]):
         series = multiply(squared, add(series, coefficient))

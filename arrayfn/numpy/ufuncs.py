@@ -448,6 +448,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
             return self._in_pairs(rows, None if initial is None else start)
         if not count:
             return ops.same(start)
+        # Begin with the first row rather than with the identity.
         if start is None or (initial is None and mask is None):
             start, rows = rows[0], rows[1:]
         if not rows.shape[0]:

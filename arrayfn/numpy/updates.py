@@ -100,7 +100,8 @@ class IndexedUpdate:
         nothing. Raises ArgumentError for another mode, and ShapeError if y does not
         broadcast to ``x[index]``.
         """
-        return self._updated(indexing.scatter, np.put, None, y, unique_indices, mode)
+        replace = None  # there is no function of old and new elements
+        return self._updated(indexing.scatter, np.put, replace, y, unique_indices, mode)
 
     def add(
         self,
@@ -308,7 +309,8 @@ def _before_writing(mode: str | None) -> str | None:
     """Return the mode in which to read elements that are then written in ``mode``.
 
     An element out of bounds is read from the nearest place, since its update is dropped
-    or moved there.
+    or moved there. The default, None, and "promise_in_bounds" give None.
+
 
     >>> _before_writing("drop")
     'clip'
@@ -350,6 +352,7 @@ def _applied(
     ``times`` has the shape of x. If its maximum is known while tracing, the repetitions
     are unrolled. Otherwise they are a while loop. ``mode`` is that of the update.
     """
+    # The number of applications for each element that ``index`` selects.
     wanted = IndexedUpdate(times, index).get(mode=_before_writing(mode))
 
     def once_more(done: Any, value: Array) -> Array:
@@ -391,7 +394,8 @@ def _applied(
         cond_consts=0,
         body_consts=consts,
     )
-    return results[2]
+    _, _, value = results
+    return value
 
 
 def _unfinished(done: Array, most: Array, value: Array) -> list[Array]:
@@ -410,7 +414,7 @@ def _unknown_mask(index: Any) -> ImmutableArray | None:
 def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool:
     """Return whether ``updates`` has one element per true element of a known mask.
 
-    The mask must be readable: it is no traced value without a value. Otherwise, such
+    A mask is known unless it is traced and has no value. With an unknown mask, such
     updates are an error, which ``_where_masked`` raises.
     """
     inner = ops.type_of_operand("at", x).ndim - mask.ndim
@@ -432,7 +436,7 @@ def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Arra
             f"boolean index of shape {mask.shape} does not fit an array of {shape}"
         )
     if ops.type_of_operand("at", updates).ndim > inner:
-        mask.concrete(
+        mask.concrete(  # raises AbstractValueError
             "x.at[mask] with an update for each element that is true,",
             "Write arrayfn.numpy.where(mask, y, x), with y as long as x",
         )
@@ -506,6 +510,7 @@ def _with_slice(
             return new if isinstance(new, Tracer) else constant(new)
         starts = [np.asarray(cut.low, np.int64) for cut in cuts]
         return apply(dynamic_slices.dynamic_update_slice, x, new, *starts)
+    # Widths (low, high, interior) that put each update at its place in x.
     config = tuple(
         (cut.low, extent - cut.limit, cut.step - 1)
         for cut, extent in zip(cuts, type.shape, strict=True)

@@ -34,11 +34,12 @@ def backsolve(
     """Solve for y at the times ``ts``, with the adjoint equation as the derivative.
 
     The slope is ``f(t, y, *args)``. The parameters ``method``, ``control`` and
-    ``first`` (the size of the first step) and the results are those of ``along``.
+    ``first_size`` (of the first step, or None) and the results are those of ``along``.
     Cotangents go to y, ``ts``, ``args``, and what f captures.
     """
     function, captured = closure_convert(f, ts[0], y, *args)
     leaves, structure = tree.flatten((args, captured))
+    # For each leaf, whether it has derivatives.
     moving = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
 
     def slope(t: Array, y: Array, leaves: Sequence[Any]) -> Array:
@@ -54,8 +55,8 @@ def backsolve(
 
     def ahead(y: Array, ts: Array, leaves: list[Any]) -> Any:
         """Run the forward pass; the residuals are (y at the times, times, leaves)."""
-        result = run(y, ts, leaves)
-        return result, (result[0], ts, leaves)
+        values, state = run(y, ts, leaves)
+        return (values, state), (values, ts, leaves)
 
     def back(residuals: Any, cotangents: Any) -> Any:
         """Return the cotangents of y, ``ts`` and the leaves.
@@ -64,7 +65,8 @@ def backsolve(
         one on.
         """
         values, ts, leaves = residuals
-        by_values = cotangents[0]
+        by_values, _ = cotangents  # of y at the times, and of the last state
+        # Floating-point leaves have derivatives. The integrals become their cotangents.
         varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
         zero_integrals, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
         zero_integrals = anp.astype(zero_integrals, _common(zero_integrals, by_values))
@@ -84,7 +86,7 @@ def backsolve(
             y, a = state[:count], state[count : 2 * count]
             value, pull_back = vjp(lambda y, p: of_varying(t, y, p), y, varying)
             by_y, by_varying = pull_back(a)
-            change = ravel_pytree(by_varying)[0]
+            change, _ = ravel_pytree(by_varying)
             change = anp.astype(change, zero_integrals.dtype)
             return anp.concatenate([value, -by_y, -change])
 
@@ -103,14 +105,15 @@ def backsolve(
             by_t = _inner(ct, of_varying(t, value, varying))
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])
-            state = along(
+            (_, state), _ = along(
                 method,
                 together,
                 state,
                 times,
                 _with_tolerances_of_all(control, count, state),
-                None,
-            )[0][1]
+                first=None,
+            )
+            # The state is (y, adjoint, integrals) in one vector.
             return (state[count : 2 * count], state[2 * count :]), by_t
 
         items = (ts[:-1], ts[1:], values[1:], by_values[1:])

@@ -69,7 +69,7 @@ class Dense:
         times = ops.as_floating("a time", anp.asarray(t))
         structure, forms = self.form
         like = tree.unflatten(structure, [np.zeros(*form) for form in forms])
-        unravel = ravel_pytree(like)[1]
+        _, unravel = ravel_pytree(like)
 
         def value(t: Array) -> Any:
             """Return y at one time."""

@@ -163,21 +163,23 @@ class RungeKutta:
         See ``Method.step`` for the parameters.
         """
         all_stages = anp.zeros((self.stages, *y.shape), y.dtype)
+        # The first stage is the slope at y. The last stage is the slope at the end, so
+        # its row has the weights of the step.
         rows = (*self.matrix[1:], self.weights)
         nodes = (*self.nodes[1:], 1.0)
-        stages, end = self._staged(
-            f, t, h, y, anp.at(all_stages)[0].set(fy), 1, rows, nodes
-        )
+        known = anp.at(all_stages)[0].set(fy)
+        stages, end = self._staged(f, t, h, y, known, first=1, rows=rows, nodes=nodes)
         allowed = scale(y, end)
         errors = weighted(padded(self.errors, self.stages), stages)
-        norms = [norm(errors[k] / allowed) for k in range(len(self.errors))]
-        error = anp.abs(of_dtype(h, y)) * norms[0]
-        if len(norms) == 2:
+        first, *others = [norm(errors[k] / allowed) for k in range(len(self.errors))]
+        error = anp.abs(of_dtype(h, y)) * first
+        if others:
             # Combine estimates of order 5 and 3 (Hairer, Norsett and Wanner, II.10):
             # |h| e5**2 / sqrt(e5**2 + 0.01 e3**2), and 0 if both are 0.
-            sum_of_squares = norms[0] ** 2 + 0.01 * norms[1] ** 2
+            (second,) = others
+            sum_of_squares = first**2 + 0.01 * second**2
             is_zero = sum_of_squares == 0
-            error = error * norms[0] / anp.sqrt(anp.where(is_zero, 1.0, sum_of_squares))
+            error = error * first / anp.sqrt(anp.where(is_zero, 1.0, sum_of_squares))
             error = anp.where(is_zero, 0.0, error)
         return Step(end, stages[-1], error, stages)
 
@@ -199,9 +201,9 @@ class RungeKutta:
         ``y`` plus ``h`` times the earlier stages weighted by its row.
         """
 
-        def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:
-            """Evaluate one stage, ``given`` by its number, row and node."""
-            number, row, node = given
+        def stage(stages: Array, tableau: tuple[Array, Array, Array]) -> Any:
+            """Evaluate one stage, with its number, row and node of the tableau."""
+            number, row, node = tableau
             place = y + of_dtype(h, y) * weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
             return anp.at(stages)[number].set(slope), place
@@ -232,6 +234,7 @@ class RungeKutta:
         all_stages = anp.concatenate([stages, more])
         all_stages, _ = self._staged(f, t, h, y, all_stages, self.stages, rows, nodes)
         change = end - y
+        # The cubic that has the values and slopes of both ends.
         parts = [
             change,
             size * stages[0] - change,

@@ -82,9 +82,13 @@ class Rosenbrock:
         _, by_t = jvp(lambda t: f(t, y), (t,), (anp.ones_like(t),))
         solve = self._solver(lambda y: f(t, y), y, 1 / (length * self.gamma))
 
-        def stage(stages: Array, given: tuple[Array, ...]) -> Any:
-            """Solve for one stage, ``given`` by its number and coefficients."""
-            number, node, share, row, coupling = given
+        def stage(stages: Array, coefficients: tuple[Array, ...]) -> Any:
+            """Solve for one stage, with its number and row of the tableau.
+
+            ``length`` is h, ``by_t`` is the derivative of f by t, and ``solve`` solves
+            with the matrix 1 / (gamma h) - J.
+            """
+            number, node, share, row, coupling = coefficients
             place = y + weighted(row, stages)
             slope = f(t + anp.astype(node, t.dtype) * h, place)
             slope = slope + weighted(coupling, stages) / length
@@ -101,6 +105,8 @@ class Rosenbrock:
         )
         stages = anp.zeros((count, *y.shape), y.dtype)
         stages, places = lax.scan(stage, stages, each)
+        # The method is stiffly accurate: y at the end is the place of the last stage
+        # plus that stage, which is also the error of the embedded method.
         error = stages[-1]
         end = places[-1] + error
         return Step(end, fy, norm(error / scale(y, end)), stages)

@@ -126,16 +126,16 @@ def recorded(
     times = anp.zeros(count + 1, begin.dtype) + end
     values = anp.zeros((count + 1, *y.shape), y.dtype)
     record = Recorded(
-        anp.at(times)[0].set(begin),
-        anp.at(values)[0].set(y),
-        zero_coefficients,
-        anp.zeros((), np.int64),
+        times=anp.at(times)[0].set(begin),
+        values=anp.at(values)[0].set(y),
+        coefficients=zero_coefficients,
+        accepted=anp.zeros((), np.int64),
     )
     state = start(method, f, begin, y, end, control, first)
 
     def going(carry: tuple[State, Recorded]) -> Array:
         """Return whether the end is not reached, and there is room for a step."""
-        now = carry[0]
+        now, _ = carry
         is_there = direction * (now.t - end) >= 0
         return ~is_there & ~now.failed & (now.attempted < count)
 
@@ -147,10 +147,10 @@ def recorded(
         place = now.accepted
         interpolant = _interpolant(method, f, after)
         return after, Recorded(
-            anp.at(record.times)[place + 1].set(after.t),
-            anp.at(record.values)[place + 1].set(after.y),
-            anp.at(record.coefficients)[place].set(interpolant),
-            after.accepted,
+            times=anp.at(record.times)[place + 1].set(after.t),
+            values=anp.at(record.values)[place + 1].set(after.y),
+            coefficients=anp.at(record.coefficients)[place].set(interpolant),
+            accepted=after.accepted,
         )
 
     state, record = lax.while_loop(going, once, (state, record))

@@ -68,7 +68,7 @@ class MeanState(NamedTuple):
 def trace(decay: float, nesterov: bool = False) -> Optimizer:
     """Replace gradients g by a momentum m = decay * m + g.
 
-    With ``nesterov``, the update is decay * m + g.
+    With ``nesterov``, the update is decay * m + g, where m is the new momentum.
     """
 
     def init(params: Tree) -> TraceState:

@@ -203,12 +203,12 @@ def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Arra
         span = ops.as_array(anp.subtract(high, low))
     scaled = anp.add(anp.multiply(drawn, span), low)
     in_range = anp.isfinite(span)
-    if known_value(anp.all(in_range)) != np.True_:
+    if known_value(anp.all(in_range)) != np.True_:  # a span may be infinite
         # Halve the bounds: the span overflows, although both ends are finite.
         start, end = anp.multiply(low, 0.5), anp.multiply(high, 0.5)
         half = anp.add(anp.multiply(drawn, anp.subtract(end, start)), start)
         scaled = anp.where(in_range, scaled, anp.multiply(half, 2.0))
-    return anp.maximum(low, scaled)
+    return anp.maximum(low, scaled)  # low if high is less
 
 
 def randint(

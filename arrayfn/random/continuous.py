@@ -280,6 +280,7 @@ def gumbel(
 def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Return random numbers with density 1 / (pi (1 + x**2)): tan(pi (u - 1/2))."""
     one_key, wanted, kind, wide = _drawn("cauchy", key, shape, dtype)
+    # u is not 0, where the tangent would be infinite.
     u = between(unit(one_key, flat(wanted), wide), float(_limits(wide).eps), 1.0, wide)
     sample = anp.tan(anp.multiply(anp.subtract(u, 0.5), math.pi))
     return _shaped(sample, wanted, kind)

@@ -51,6 +51,7 @@ def poisson(
     # Each method computes all elements. Those of the other method get a mean for which
     # it ends at once, or are skipped.
     small_rate = anp.where((rate >= 0) & small, rate, 0.0)
+    # The probability of 0 is exp(-rate), and P(k) / P(k - 1) = rate / k.
     below = _inverted(small_key, wanted, anp.exp(-small_rate), lambda k: small_rate / k)
     large = (rate >= _SMALL_MEAN) & (rate < anp.inf)
     large_rate = anp.where(large, rate, _HARMLESS_MEAN)
@@ -82,12 +83,14 @@ def _inverted(
 
     def any_left(state: Any) -> Array:
         """Return whether the sum of some element has not exceeded its u."""
-        return anp.any((u >= state[3]) & (state[2] > 0))
+        _, _, mass, total = state
+        return anp.any((u >= total) & (mass > 0))
 
     zero = anp.zeros(shape, dtype=dtypes.float64)
     mass = anp.broadcast_to(first, shape)
     one = ops.as_array(ops.scalar(1.0, dtypes.float64))
-    return lax.while_loop(any_left, step, (one, zero, mass, mass))[1]
+    _, count, _, _ = lax.while_loop(any_left, step, (one, zero, mass, mass))
+    return count
 
 
 def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Array:
@@ -114,7 +117,9 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
         skipped,
         anp.zeros(shape, dtype=dtypes.float64),
     )
-    return lax.while_loop(lambda s: ~anp.all(s[1]), step, state)[2]
+    # s[1] says which elements are accepted.
+    _, _, value = lax.while_loop(lambda s: ~anp.all(s[1]), step, state)
+    return value
 
 
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
@@ -133,13 +138,17 @@ def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
     quick = 0.9277 - 3.6224 / (b - 2.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
-        """Return numbers from two uniform ones, and whether they are accepted."""
+        """Return numbers from two uniform ones, and whether they are accepted.
+
+        u is in [-1/2, 1/2), and v in (0, 1].
+        """
         distance = 0.5 - anp.abs(u)
-        near = anp.maximum(distance, 1e-300)
+        near = anp.maximum(distance, 1e-300)  # not 0, by which u is divided
         k = anp.floor((2.0 * a / near + b) * u + rate + 0.43)
         possible = (k >= 0) & ((distance >= 0.013) | (v <= distance))
         count = anp.where(possible, k, 0.0)
         level = anp.log(v * inverse_alpha / (a / (near * near) + b))
+        # The right side is log(P(count)).
         good = level <= count * log_rate - rate - lax.lgamma(count + 1.0)
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 
@@ -216,14 +225,18 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     at_mode = lax.lgamma(mode + 1.0) + lax.lgamma(n - mode + 1.0)
 
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
-        """Return numbers from two uniform ones, and whether they are accepted."""
+        """Return numbers from two uniform ones, and whether they are accepted.
+
+        u is in [-1/2, 1/2), and v in (0, 1].
+        """
         distance = 0.5 - anp.abs(u)
-        near = anp.maximum(distance, 1e-300)
+        near = anp.maximum(distance, 1e-300)  # not 0, by which u is divided
         k = anp.floor((2.0 * a / near + b) * u + center)
         possible = (k >= 0) & (k <= n)
         count = anp.where(possible, k, 0.0)
         level = anp.log(v * alpha / (a / (near * near) + b))
         here = lax.lgamma(count + 1.0) + lax.lgamma(n - count + 1.0)
+        # The right side is log(P(count) / P(mode)).
         good = level <= at_mode - here + (count - mode) * log_odds
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 
@@ -264,7 +277,10 @@ def multinomial(
     keys = split(single("multinomial", key), wanted[-1])
 
     def step(left: Array, outcome: Any) -> tuple[Array, Array]:
-        """Draw the count of one outcome in the trials that are ``left``."""
+        """Draw the count of one outcome in the trials that are ``left``.
+
+        ``outcome`` has its probability in these trials, and the words of its key.
+        """
         ratio, words = outcome
         count = binomial(Key(words), left, ratio)
         return left - count, count

@@ -89,7 +89,9 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
     def propose(state: Any) -> Any:
         """Draw log(v) for all elements, and keep those that are accepted first.
 
-        x is accepted if log(u) < x**2 / 2 + d (1 - v + log(v)) for a uniform number u.
+        v is (1 + c x)**3 for a normal number x. It is accepted if log(u) < x**2 / 2 + d
+        (1 - v + log(v)) for a uniform number u. The state is the number of the round,
+        which elements are accepted, and their log(v).
         """
         number, accepted, value = state
         normal_key, uniform_key = split(fold_in(loop_key, number))
@@ -114,11 +116,14 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
         anp.zeros(shape, dtype=bool),
         anp.zeros(shape, dtype=dtype),
     )
-    state = lax.while_loop(lambda s: anp.logical_not(anp.all(s[1])), propose, state)
+    # s[1] says which elements are accepted.
+    _, _, log_v = lax.while_loop(
+        lambda s: anp.logical_not(anp.all(s[1])), propose, state
+    )
     # A sample for a + 1, times u**(1 / a), is a sample for a.
     log_u = anp.negative(exponential(boost_key, shape, dtype))
     boost = anp.where(boosted, anp.divide(log_u, anp.where(boosted, a, 1)), 0)
-    return anp.add(anp.add(anp.log(d), state[2]), boost)
+    return anp.add(anp.add(anp.log(d), log_v), boost)
 
 
 @partial(custom_jvp, nondiff_argnums=(2, 3))

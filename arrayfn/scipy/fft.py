@@ -255,11 +255,12 @@ def _transform(
     along = _fitted(anp.moveaxis(converted, position, -1), n)
     length = along.shape[-1]
     of_sines = "dst" in name
+    # A cosine transform of type 1 takes two elements or more, and others one.
     if length < 1 + (type == 1 and not of_sines):
         raise ShapeError(
             f"{name} of type {type} takes more than {length} elements", user_location()
         )
-    kind = _INVERSE[type] if inverse else type
+    kind = _INVERSE[type] if inverse else type  # the inverse of type 2 is type 3
     if orthogonalize is None:
         orthogonalize = norm == "ortho"
     result = _scaled(along, kind, norm, orthogonalize, inverse, of_sines)

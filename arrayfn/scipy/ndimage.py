@@ -104,6 +104,7 @@ Neighbour = tuple[Array, Array | None, Array | None]
 def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
     """Return the elements around ``place`` along an axis, and their weights.
 
+    Each is (index, whether it is inside or None for always, weight or None for 1).
     ``place`` has fractional positions on an axis of ``extent``. ``order`` 0 gives the
     nearest element, and 1 gives the two elements on both sides. ``mode`` is SciPy's for
     places outside.
@@ -118,7 +119,7 @@ def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighb
         place = _wrapped(place, last)
     if order == 0:
         nearest = ops.convert(anp.floor(anp.add(place, 0.5)), dtypes.int64)
-        return [(*_inside(nearest, extent, mode), None)]
+        return [(*_inside(nearest, extent, mode), None)]  # _inside: (index, inside)
     below = anp.floor(place)
     share = anp.subtract(place, below)
     index = ops.convert(below, dtypes.int64)

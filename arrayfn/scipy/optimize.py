@@ -86,8 +86,7 @@ def minimize(
     if x.ndim != 1:
         raise ShapeError(
             f"minimize needs a vector to begin at, not an array of shape {x.shape}; "
-            "ravel "
-            "it, and reshape it inside the function",
+            "ravel it, and reshape it inside the function",
             user_location(),
         )
     if x.dtype not in (dtypes.float32, dtypes.float64):
@@ -141,13 +140,13 @@ def _bfgs(
     value, slope = evaluate(x)
     zero = anp.asarray(0)
     begin = _Search(
-        anp.where(_is_flat(slope, gtol), 1, zero),
-        zero,
-        zero + 1,
-        x,
-        value,
-        slope,
-        anp.eye(x.shape[0], dtype=x.dtype),
+        state=anp.where(_is_flat(slope, gtol), 1, zero),
+        steps=zero,
+        evaluations=zero + 1,
+        x=x,
+        value=value,
+        slope=slope,
+        inverse=anp.eye(x.shape[0], dtype=x.dtype),
     )
 
     def go_on(at: _Search) -> Array:
@@ -167,13 +166,13 @@ def _bfgs(
         descends = found.value < at.value
         state = anp.where(_is_flat(found.slope, gtol), 1, anp.where(descends, 0, 3))
         return _Search(
-            anp.where(anp.isfinite(found.value), state, 3),
-            at.steps + 1,
-            at.evaluations + found.trials,
-            at.x + moved,
-            found.value,
-            found.slope,
-            inverse,
+            state=anp.where(anp.isfinite(found.value), state, 3),
+            steps=at.steps + 1,
+            evaluations=at.evaluations + found.trials,
+            x=at.x + moved,
+            value=found.value,
+            slope=found.slope,
+            inverse=inverse,
         )
 
     end = while_loop(go_on, step, begin)
@@ -276,7 +275,12 @@ def _line_search(
     """
     start = _Point(anp.zeros_like(value), value, slope @ direction)
     begin = _Line(
-        anp.asarray(0), anp.asarray(0), start, start, anp.ones_like(value), slope
+        stage=anp.asarray(0),
+        trials=anp.asarray(0),
+        low=start,
+        high=start,
+        next=anp.ones_like(value),
+        slope=slope,
     )
 
     def go_on(at: _Line) -> Array:
@@ -305,12 +309,12 @@ def _line_search(
         stage = anp.where(flat, 2, stage)
         following = anp.where(stage == 0, 2.0 * point.step, _between(low, bracket))
         return _Line(
-            stage,
-            at.trials + 1,
-            low,
-            bracket,
-            following,
-            anp.where(high, at.slope, gradient),
+            stage=stage,
+            trials=at.trials + 1,
+            low=low,
+            high=bracket,
+            next=following,
+            slope=anp.where(high, at.slope, gradient),
         )
 
     end = while_loop(go_on, trial, begin)

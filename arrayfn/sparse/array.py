@@ -379,14 +379,15 @@ class SparseArray(tree.Indexed):
 
         def spread(x: Array, before: int, after: int) -> Array:
             """Add zeros before and after ``x``, for the other matrix's entries."""
-            zeros = [anp.zeros(n, dtype) for n in (before, after)]
-            return anp.concatenate([zeros[0], x, zeros[1]])
+            return anp.concatenate(
+                [anp.zeros(before, dtype), x, anp.zeros(after, dtype)]
+            )
 
         # Put both matrices at the positions of both. ``collected`` adds up the entries
         # at one position, so a matrix gets 0 where only the other one has an entry.
         a, b = spread(a, 0, other.nnz), spread(b, self.nnz, 0)
         left, indices, starts = structure.collected(self.shape, rows, columns, a)
-        right = structure.collected(self.shape, rows, columns, b)[0]
+        right, _, _ = structure.collected(self.shape, rows, columns, b)
         result = self.tocsr().with_arrays(
             function(left, right), (indices, starts), self.shape
         )

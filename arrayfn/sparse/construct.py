@@ -132,10 +132,10 @@ def block_array(blocks: Sequence[Sequence[Any]], *, format: str = "coo") -> Any:
     down, across = (np.cumsum([0, *sizes]).tolist() for sizes in (heights, widths))
     present = [(i, j, x) for i, row in enumerate(rows) for j, x in enumerate(row) if x]
     dtype = ops.common_dtype("block_array", [x.data for _, _, x in present])
-    parts = [
-        (x.data, x.positions[0] + down[i], x.positions[1] + across[j])
-        for i, j, x in present
-    ]
+    parts: list[tuple[Array, Any, Any]] = []
+    for i, j, x in present:
+        row, column = x.positions
+        parts.append((x.data, row + down[i], column + across[j]))
     shape = (down[-1], across[-1])
     return _joined(parts, shape, dtype).asformat(format)
 

@@ -27,6 +27,7 @@ def head(matrix: SparseArray) -> str:
     'CSR f64[4,4], 4 entries (25 %)'
     """
     m, n = matrix.shape
+    # ``vmap`` puts further axes in front of the entries.
     count = int(np.prod(np.shape(matrix.data)[-1:]))
     share = f" ({100 * count / (m * n):.3g} %)" if m * n else ""
     entries = "entry" if count == 1 else "entries"

@@ -386,30 +386,31 @@ def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None)
     name = cls.__name__
     data, first, second = (_array(x) for x in (data, *positions))
     types = [ops.type_of_operand(name, x) for x in (data, first, second)]
+    of_data, of_first, of_second = types
     for type, what in zip(types, ("data", *_names(cls)), strict=True):
         if type.ndim != 1:
             raise ShapeError(
                 f"{name}: {what} must be a vector, not {type}", user_location()
             )
-    if not {t.dtype for t in types[1:]} <= set(dtypes.INTEGERS):
+    if not {of_first.dtype, of_second.dtype} <= set(dtypes.INTEGERS):
         raise ArgumentError(
-            f"{name}: positions must be integers, not {types[1].dtype} and "
-            f"{types[2].dtype}",
+            f"{name}: positions must be integers, not {of_first.dtype} and "
+            f"{of_second.dtype}",
             user_location(),
         )
-    if types[1].shape != types[0].shape or (
-        cls is COO and types[2].shape != types[0].shape
+    if of_first.shape != of_data.shape or (
+        cls is COO and of_second.shape != of_data.shape
     ):
         raise ShapeError(
-            f"{name}: there are {types[0].shape[0]} entries, and "
-            f"{', '.join(_names(cls))} are {types[1]} and {types[2]}",
+            f"{name}: there are {of_data.shape[0]} entries, and "
+            f"{', '.join(_names(cls))} are {of_first} and {of_second}",
             user_location(),
         )
     shape = shape or _smallest(cls, first, second)
     lines = shape[0] if cls is CSR else shape[1]
-    if cls is not COO and types[2].shape != (lines + 1,):
+    if cls is not COO and of_second.shape != (lines + 1,):
         raise ShapeError(
-            f"{name}: a matrix {shape} has pointers ({lines + 1},), not {types[2]}",
+            f"{name}: a matrix {shape} has pointers ({lines + 1},), not {of_second}",
             user_location(),
         )
     return _made(cls, data, (first, second), shape)
@@ -425,11 +426,11 @@ def _smallest(cls: type[_Format], first: Array, second: Array) -> Shape:
 
     The positions must be known.
     """
-    values = structure.all_known("the shape of a sparse matrix", first, second)
-    extent = int(values[0].max(initial=-1)) + 1
+    first, second = structure.all_known("the shape of a sparse matrix", first, second)
+    extent = int(first.max(initial=-1)) + 1
     if cls is COO:
-        return extent, int(values[1].max(initial=-1)) + 1
-    lines = len(values[1]) - 1
+        return extent, int(second.max(initial=-1)) + 1
+    lines = len(second) - 1  # of row or column pointers
     return (lines, extent) if cls is CSR else (extent, lines)
 
 

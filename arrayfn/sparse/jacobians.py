@@ -191,6 +191,7 @@ def _coloured(
         neighbours = across[structure.row_entries(row_starts, rows)]
         used = colours[neighbours]
         taken[used[used >= 0]] = column
+        # The first colour that no neighbour has.
         colour = int(np.argmax(taken[: total + 1] != column))
         colours[column] = colour
         total = max(total, colour + 1)

@@ -149,8 +149,9 @@ def in_scipy(
     """Return SciPy's matrix of NumPy arrays, without the entries outside of ``shape``.
 
     ``data``, ``first`` and ``second`` are the entries and their position arrays in
-    ``format``. If entries are outside, the result is SciPy's COO. Raises ArgumentError
-    for pointers that do not ascend.
+    ``format``: rows and columns ("coo"), or indices and pointers. If entries are
+    outside, the result is SciPy's COO. Raises ArgumentError for pointers that do not
+    ascend.
     """
     from scipy import sparse
 

@@ -158,7 +158,10 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
 
     # The product with the matrix is there for derivatives by A.
     return lax.custom_linear_solve(
-        lambda x: matrix @ x, anp.astype(b, dtype), solver(False), solver(True)
+        lambda x: matrix @ x,
+        anp.astype(b, dtype),
+        solver(transposed=False),
+        solver(transposed=True),
     )
 
 
@@ -217,7 +220,7 @@ class _Singular:
     """A substitute for the factors of a singular matrix."""
 
     def solve(self, b: Any, turned: str) -> Any:
-        """Return NaN in the shape of ``b``."""
+        """Return NaN in the shape of ``b``; SuperLU's ``turned`` has no effect."""
         return np.full_like(b, np.nan)
 
 
@@ -228,7 +231,8 @@ def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
     """
     from scipy.sparse.linalg import splu
 
-    n = len(arrays[2]) - 1
+    _, _, indptr = arrays
+    n = len(indptr) - 1
     matrix = in_scipy("csc", *arrays, (n, n)).tocsc()
     try:
         return splu(matrix, permc_spec=ordering)

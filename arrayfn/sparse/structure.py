@@ -115,4 +115,5 @@ def row_entries(starts: Positions, rows: Positions) -> Positions:
     >>> row_entries(np.array([0, 1, 3]), np.array([1, 0]))
     array([1, 2, 0])
     """
-    return product_terms(rows, starts)[1]
+    _, entries = product_terms(rows, starts)
+    return entries

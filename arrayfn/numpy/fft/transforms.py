@@ -269,7 +269,7 @@ def _over(
     """
     extents, places = _axes(name, x, s, axes)
     type = ops.type_of_operand(name, x)
-    x = ops.convert(x, _dtype(name, type.dtype, True))
+    x = ops.convert(x, _dtype(name, type.dtype, complex=True))
     for n, axis in reversed(list(zip(extents, places, strict=True))):
         x = _along(kind, name, x, n, axis, norm)
     return ops.as_array(x)

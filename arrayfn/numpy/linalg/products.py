@@ -103,7 +103,7 @@ def multi_dot(
         """Return the product of matrices ``first`` to ``last`` (inclusive)."""
         if first == last:
             return arrays[first]
-        split = splits[first, last]
+        split = splits[first, last]  # the last matrix of the left factor
         left, right = product(first, split), product(split + 1, last)
         return matmul(left, right, precision=precision)
 
@@ -196,7 +196,7 @@ def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
     """
     a = m.square("expm", A)
     is_single = a.dtype.itemsize == (8 if a.dtype.kind == "c" else 4)
-    limit = _PADE_NORM[4 if is_single else 8]
+    limit = _PADE_NORM[4 if is_single else 8]  # by the bytes of a real number
     size = stop_gradient(matrix_norm(a, ord=1))
     squarings = ceil(log2(where(size > limit, size / limit, 1.0)))
     too_great = squarings > max_squarings

@@ -133,7 +133,8 @@ def _inv(x: Array) -> Array:
 def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Return the inverse y and its tangent -y dx y."""
     y = _inv(*primals)
-    return y, negative(matmul(matmul(y, tangents[0]), y))
+    (dx,) = tangents
+    return y, negative(matmul(matmul(y, dx), y))
 
 
 def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
@@ -213,7 +214,7 @@ def det(a: ArrayLike) -> Array:
 def _det(x: Array) -> Array:
     """Return the determinant: the product of the pivots and the permutation's sign."""
     lu, _, sign = _factors(x)
-    return multiply(sign, prod(diagonal(lu, 0, -2, -1), axis=-1))
+    return multiply(sign, prod(diagonal(lu, axis1=-2, axis2=-1), axis=-1))
 
 
 @_det.defjvp
@@ -242,7 +243,8 @@ def _adjugate(x: Array) -> Array:
         cofactors = [_cross(rows[(i + 1) % 3], rows[(i + 2) % 3]) for i in range(3)]
         return stack(cofactors, -1)
     lu, permutation, sign = _factors(x)
-    products = cumprod(diagonal(lu, 0, -2, -1), axis=-1) * sign[..., None]
+    # Element k is the product of pivots 0 to k, times the permutation's sign.
+    products = cumprod(diagonal(lu, axis1=-2, axis2=-1), axis=-1) * sign[..., None]
 
     def by_factors(*operands: Array) -> list[Array]:
         """Compute the adjugate from the LU factors."""
@@ -326,11 +328,11 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
 def slogdet(a: ArrayLike) -> SlogdetResult:
     """Return the sign and the logarithm of the absolute determinant of ``a``.
 
-    ``a`` is (..., n, n), and both results are (...). ``det(a) == sign *
-    exp(logabsdet)``. For complex matrices the sign has absolute value 1. For singular
-    matrices the sign is 0 and the logarithm is -inf. Their derivative needs the
-    inverse, so it is infinite or NaN. Integers give float64. Raises ShapeError unless
-    ``a`` is square.
+    ``a`` is (..., n, n), and both results are (...). The determinant is
+    ``sign * exp(logabsdet)``. For complex matrices the sign has absolute value 1. For
+    singular matrices the sign is 0 and the logarithm is -inf. Their derivative needs
+    the inverse, so it is infinite or NaN. Integers give float64. Raises ShapeError
+    unless ``a`` is square.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign
@@ -344,7 +346,7 @@ def slogdet(a: ArrayLike) -> SlogdetResult:
 def _slogdet(x: Array) -> tuple[Array, Array]:
     """Return the sign (or phase) of the determinant, and the logarithm of its size."""
     lu, _, sign = _factors(x)
-    pivots = diagonal(lu, 0, -2, -1)
+    pivots = diagonal(lu, axis1=-2, axis2=-1)
     sizes = absolute(pivots)
     # The sign (or phase) of each pivot, which is 0 for a pivot of 0.
     directions = pivots / where(sizes == 0, 1, sizes).astype(x.dtype)
@@ -362,7 +364,7 @@ def _slogdet_jvp(
     """
     (x,), (t,) = primals, tangents
     sign, logabsdet = _slogdet(x)
-    rate = trace(solve(x, t), 0, -2, -1)
+    rate = trace(solve(x, t), offset=0, axis1=-2, axis2=-1)
     if x.dtype in dtypes.COMPLEX:
         turning = rate - real(rate).astype(x.dtype)
         return (sign, logabsdet), (turning * sign, real(rate))
@@ -423,7 +425,7 @@ def _pinv_jvp(
     The formula is Golub and Pereyra, The differentiation of pseudo-inverses (1973),
     equation 4.12. It holds for constant rank, also if singular values are equal.
     """
-    x, t = primals[0], tangents[0]
+    (x, _), (t, _) = primals, tangents
     p = _pinv(*primals)
     ph, th = m.adjoint(p), m.adjoint(t)
     first = matmul(matmul(p, t), p)
@@ -439,7 +441,7 @@ def _inverse_singular_values(s: Array, rcond: Array) -> Array:
     return where(counts, 1.0 / where(counts, s, 1.0), 0.0)
 
 
-@also_takes(M="A")
+@also_takes(M="A")  # M is another name of A
 def matrix_rank(
     A: ArrayLike,
     tol: ArrayLike | None = None,

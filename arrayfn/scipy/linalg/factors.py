@@ -80,6 +80,7 @@ def cho_solve(
     factor, lower = c_and_lower
     factor, b = m.together("cho_solve", factor, b)
     m.check_square("cho_solve", factor.shape)
+    # The parameter ``trans`` of solve_triangular: 0 solves with c, and 2 with c^H.
     first_op, second_op = (0, 2) if lower else (2, 0)
 
     def by_factor(c: Array, b: Array) -> Array:
@@ -121,7 +122,8 @@ def solve(
         return cho_solve(cho_factor(a, lower), b)
     symmetric, hermitian = ("sym", "symmetric"), ("her", "hermitian")
     if assume_a in (*symmetric, *hermitian):
-        whole = m.from_triangle(m.square("solve", a), lower, assume_a in hermitian)
+        conjugate = assume_a in hermitian
+        whole = m.from_triangle(m.square("solve", a), lower, conjugate)
         return linalg.solve(whole, b)
     if assume_a not in ("gen", "general"):
         raise ArgumentError(
@@ -154,7 +156,10 @@ def solve_triangular(
     op = _operation(trans)
 
     def substitute(a: Array, b: Array) -> Array:
-        """Solve op(a) x = b for matrices with equal leading axes."""
+        """Solve op(a) x = b for matrices with equal leading axes.
+
+        ``op`` is 0 for a itself, 1 for its transpose, and 2 for its adjoint.
+        """
         return lax_linalg.triangular_solve(
             a,
             b,
@@ -211,7 +216,7 @@ def lu_solve(
     factors, b = m.together("lu_solve", factors, b)
     m.check_square("lu_solve", factors.shape)
     order = lax_linalg.lu_pivots_to_permutation(pivots, factors.shape[-1])
-    op = _operation(trans)
+    op = _operation(trans)  # 0: a itself, 1: its transpose, 2: its adjoint
 
     def by_factors(lu: Array, b: Array) -> Array:
         """Solve op(P L U) x = b, for L and U in one matrix ``lu``."""
@@ -401,7 +406,7 @@ def _eigh(a: ArrayLike, b: ArrayLike | None, lower: bool, eigvals_only: bool) ->
     if eigvals_only:
         return linalg.eigvalsh(inner)
     w, v = linalg.eigh(inner)
-    return w, solve_triangular(factor, v, 2, lower=True)
+    return w, solve_triangular(factor, v, trans=2, lower=True)  # with L^H
 
 
 @also_takes(*_EIGENVALUES)
@@ -453,7 +458,7 @@ def eigh_tridiagonal(
             f"last), not {select!r}; values cannot choose, they would decide the shape",
             user_location(),
         )
-    a = diag(d) + diag(e, -1)
+    a = diag(d) + diag(e, -1)  # ``eigh`` reads the lower triangle
     return eigh(a, eigvals_only=eigvals_only, subset_by_index=select_range)
 
 

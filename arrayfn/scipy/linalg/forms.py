@@ -109,8 +109,8 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     row = zeros_like(column) if r is None else vectors("hankel", r)
     # Row i, column j reads element i + j of c followed by r without r[0].
     values = _joined("hankel", column, row[..., 1:])
-    extents = column.shape[-1], row.shape[-1]
-    return values[..., np.arange(extents[0])[:, None] + np.arange(extents[1])]
+    m, n = column.shape[-1], row.shape[-1]
+    return values[..., np.arange(m)[:, None] + np.arange(n)]
 
 
 def circulant(c: ArrayLike) -> Array:

@@ -66,6 +66,7 @@ def _back(a: Array, b: Array) -> Array:
     return lax_linalg.triangular_solve(a, b, left_side=True)
 
 
+# ``method`` and ``tol`` are ignored; A, B and C are other names of a, b and q.
 @also_takes("method", "tol", A="a", B="b", C="q")
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     """Solve a x + x b = q, for ``a`` (m, m), b (n, n), and x and q (m, n).
@@ -186,7 +187,8 @@ def _root(a: Array) -> Array:
 def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Differentiate x x = a: dx solves x dx + dx x = da."""
     x = _root(*primals)
-    return x, _solved(x, x, tangents[0])
+    (da,) = tangents
+    return x, _solved(x, x, da)
 
 
 def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any:
@@ -213,6 +215,7 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
         unit = eye(len(places), dtype=t.dtype)
         both = before[:, None] & before
         inner = where(both, t - value * unit, unit)
+        # ``known`` has the columns of F before j. ``_back`` is back substitution.
         others = _back(inner, matmul(known, above) - above * result)
         return where(places == j, result, others)
 

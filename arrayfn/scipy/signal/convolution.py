@@ -127,7 +127,8 @@ def correlate2d(
     """
     if mode == "valid":
         x, y = _operands("correlate2d", in1, in2, mode)
-        if _larger_first("correlate2d", x, y)[0] is not x:
+        larger, _ = _larger_first("correlate2d", x, y)
+        if larger is not x:
             return convolve2d(y, lax.rev(anp.conj(x), (0, 1)), mode)[::-1, ::-1]
     reverse = lax.rev(in2, range(ops.type_of_operand("correlate2d", in2).ndim))
     if mode == "same":

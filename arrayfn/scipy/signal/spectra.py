@@ -252,7 +252,7 @@ def _added(segments: Array, cut: _Segments, extent: int) -> Array:
     belongs to step s + k of the signal, so the sum over k of the pieces, shifted by k
     rows, is the signal.
     """
-    pieces = -(-cut.length // cut.step)
+    pieces = -(-cut.length // cut.step)  # in a segment: ceil(length / step)
     missing = pieces * cut.step - cut.length
     wide = _bordered(segments, 0, missing)
     *outer, count, _ = wide.shape
@@ -260,6 +260,7 @@ def _added(segments: Array, cut: _Segments, extent: int) -> Array:
     total = None
     for k in range(pieces):
         rows = parts[..., k, :]
+        # Add k rows of zeros before, and the rest behind: (low, high, interior).
         around = [(0, 0, 0)] * len(outer) + [(k, pieces - 1 - k, 0), (0, 0, 0)]
         shifted = lax.pad(rows, 0, around)
         total = shifted if total is None else anp.add(total, shifted)
@@ -343,8 +344,8 @@ def _median(power: Array) -> Array:
 def _median_bias(count: int) -> float:
     """Return the expected median of ``count`` noise powers, relative to their mean.
 
-    Noise powers are exponentially distributed. The formula is 1 + sum over k of 1 / (2
-    k + 1) - 1 / (2 k), as in SciPy.
+    Noise powers are exponentially distributed. The formula, as in SciPy, is 1 plus the
+    sum over k of 1 / (2 k + 1) - 1 / (2 k).
     """
     pairs = 2.0 * np.arange(1.0, (count - 1) // 2 + 1)
     return float(1.0 + np.sum(1.0 / (pairs + 1) - 1.0 / pairs))

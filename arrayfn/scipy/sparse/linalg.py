@@ -53,7 +53,7 @@ class _Limits(NamedTuple):
 Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
 
 
-@also_takes(rtol="tol")
+@also_takes(rtol="tol")  # rtol is another name of tol
 def cg(
     A: Any,
     b: Any,
@@ -93,7 +93,7 @@ def cg(
     return _solved("cg", _cg, (A, b, x0, M), (tol, atol, maxiter), symmetric=True)
 
 
-@also_takes(rtol="tol")
+@also_takes(rtol="tol")  # rtol is another name of tol
 def bicgstab(
     A: Any,
     b: Any,
@@ -232,7 +232,7 @@ def _solved(
         """Solve with the transposes of A and M, as derivatives in reverse mode do."""
         if precondition is None:
             return from_guess(apply_transpose, _identity, b)
-        transpose = linear_transpose(precondition, b)
+        transpose = linear_transpose(precondition, b)  # returns a tuple of one
         return from_guess(apply_transpose, lambda x: transpose(x)[0], b)
 
     is_its_transpose = symmetric and b.dtype not in dtypes.COMPLEX
@@ -259,7 +259,7 @@ def _on_vectors(
     if b.dtype not in dtypes.INEXACT:
         b = ops.convert(b, dtypes.float64)
         inexact = tree.map(lambda x: ops.convert(x, b.dtype), given_b)
-        unravel = ravel_pytree(inexact)[1]
+        _, unravel = ravel_pytree(inexact)
     apply = _operator(f"{name}: A", given_a, given_b, unravel, b.dtype)
     guess = anp.zeros_like(b)
     if x0 is not None:
@@ -294,7 +294,8 @@ def _operator(
             """Apply the function to a vector, and check the form of its result."""
             result = given(unravel(x))
             _check_form(f"the result of {what}", result, like)
-            return ops.convert(ravel_pytree(result)[0], dtype)
+            vector, _ = ravel_pytree(result)
+            return ops.convert(vector, dtype)
 
         return applied
     _check_size(what, leaf_type(given).shape, like)
@@ -374,11 +375,9 @@ def _cg(
     """
 
     def going(state: Any) -> Array:
-        """Return whether to iterate again.
-
-        state[1] is the residual, and state[4] the count.
-        """
-        return ~limits.reached(state[1], b) & (state[4] < limits.steps)
+        """Return whether to iterate again."""
+        _, residual, _, _, count = state
+        return ~limits.reached(residual, b) & (count < limits.steps)
 
     def step(state: Any) -> Any:
         """Move along a direction that is conjugate (by A) to those before it.
@@ -412,15 +411,15 @@ def _bicgstab(
 
         The loop ends if it has converged, or has broken down with rho = 0.
         """
-        enough = limits.reached(state[1], b) | (state[3] == 0)
-        return ~enough & (state[4] < limits.steps)
+        _, residual, _, rho, count = state
+        enough = limits.reached(residual, b) | (rho == 0)
+        return ~enough & (count < limits.steps)
 
     def step(state: Any) -> Any:
         """Move along the direction, then along the residual that remains.
 
         rho is the inner product of the initial residual ``shadow`` and the residual.
-        The state is x, the residual, the direction, the last change of the residual,
-        rho, and the count.
+        The state is x, the residual, the direction, rho, and the count.
         """
         x, residual, direction, rho, count = state
         near = precondition(direction)
@@ -505,11 +504,9 @@ def _gmres(
         return x, b - apply(x), count + 1
 
     def going(state: Any) -> Array:
-        """Return whether to restart again.
-
-        state[1] is the residual, and state[2] the count.
-        """
-        return ~limits.reached(state[1], b) & (state[2] < limits.steps)
+        """Return whether to restart again."""
+        _, residual, count = state
+        return ~limits.reached(residual, b) & (count < limits.steps)
 
     start = (x0, b - apply(x0), anp.asarray(0))
     x, residual, count = lax.while_loop(going, step, start)

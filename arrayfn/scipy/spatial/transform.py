@@ -155,6 +155,8 @@ class Rotation(NamedTuple):
         These are the unit axis times tan(angle / 4).
         """
         v = _floats_of_length(mrp, 3, "Rotation.from_mrp")
+        # For t = tan(angle / 4), the sine of angle / 2 is 2 t / (1 + t**2), and the
+        # cosine is (1 - t**2) / (1 + t**2). The quaternion is (axis * sine, cosine).
         square = anp.sum(v * v, -1, keepdims=True)
         return cls(anp.concatenate([2.0 * v, 1.0 - square], -1) / (1.0 + square))
 
@@ -289,9 +291,9 @@ class Rotation(NamedTuple):
         at_end = at_start | (anp.abs(middle - np.pi) < _NEAR)
         other = half_difference if intrinsic else -half_difference
         both = 2.0 * anp.where(at_start, half_sum, other)
-        at_ends = (0.0, both) if intrinsic else (both, 0.0)
-        first = anp.where(at_end, at_ends[0], first)
-        third = anp.where(at_end, at_ends[1], third)
+        first_at_end, third_at_end = (0.0, both) if intrinsic else (both, 0.0)
+        first = anp.where(at_end, first_at_end, first)
+        third = anp.where(at_end, third_at_end, third)
         if not proper:
             third = third * sign
             middle = middle - 0.5 * np.pi

@@ -32,8 +32,8 @@ def j0(x: ArrayLike) -> Array:
     """Return J0(x), the Bessel function of the first kind of order 0.
 
     It is even in x. Up to x = 8 the relative error is below 1e-15, also near zeros.
-    Beyond 8 the error is below 5e-16 times the size of the oscillation, sqrt(2 / (pi
-    x)). The function is 0 at infinity, where SciPy gives NaN.
+    Beyond 8 the error is below 5e-16 times sqrt(2 / (pi x)), the size of the
+    oscillation. The function is 0 at infinity, where SciPy gives NaN.
     """
     (x,), dtype = in_float64("j0", x)
     return ops.convert(_j0(x), dtype)
@@ -136,7 +136,7 @@ def _waves(a: Array, order: int) -> tuple[Array, Array]:
     w - Q sin w), and Y = sqrt(2 / (pi a)) (P sin w + Q cos w). Both are 0 at infinity.
     """
     inverse = _BORDER / a
-    t = 2.0 * inverse * inverse - 1.0
+    t = 2.0 * inverse * inverse - 1.0  # P and Q / inverse are polynomials in t
     p, q = ((tables.P0, tables.Q0), (tables.P1, tables.Q1))[order]
     p_value, q_value = horner(t, p), inverse * horner(t, q)
     # The sine and cosine of w, times sqrt(2), by addition theorems.
@@ -159,7 +159,8 @@ def _far(x: Array) -> Array:
 def _near_j0(x: Array) -> Array:
     """Return J0(x) for x in [-4, 4].
 
-    It is (x**2 - z**2) times a polynomial in x**2, for the zero z.
+    It is (x**2 - z**2) times a polynomial in x**2, for the zero z = root + left, where
+    ``left`` has the digits that the float ``root`` lacks.
     """
     root, left = tables.J0_ZEROS[0]
     a = anp.abs(x)
@@ -190,7 +191,7 @@ def _j0(x: Array) -> Array:
     b = anp.clip(a, 4.0, _BORDER)
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J0_ZEROS[1]) * horner(0.5 * b - 3.0, tables.J0_MIDDLE)
-    above = _waves(_far(a), 0)[0]
+    above, _ = _waves(_far(a), order=0)  # J and Y
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
     return anp.where(anp.isnan(x), x, value)
 
@@ -209,7 +210,7 @@ def _j1(x: Array) -> Array:
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
     middle = _less(b, tables.J1_ZEROS[0]) * _less(b, tables.J1_ZEROS[1])
     middle = middle * horner(0.5 * b - 3.0, tables.J1_MIDDLE)
-    above = _waves(_far(a), 1)[0]
+    above, _ = _waves(_far(a), order=1)  # J and Y
     value = anp.where(a <= 4.0, below, anp.where(a <= _BORDER, middle, above))
     return anp.where(anp.isnan(x), x, anp.copysign(1.0, x) * value)
 
@@ -229,7 +230,7 @@ def _j1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     far = anp.abs(x) > 4.0
     near = anp.where(far, 0.0, x)
     # An even polynomial, whose derivatives at 0 are those of j1(x) / x.
-    root = tables.J1_ZEROS[0][0]
+    root, _ = tables.J1_ZEROS[0]  # without the digits that the float lacks
     ratio = (near * near - root * root) * horner(_square(near, 4.0), tables.J1_NEAR)
     ratio = anp.where(far, value / anp.where(far, x, 1.0), ratio)
     return value, (_j0(x) - ratio) * dx
@@ -259,16 +260,18 @@ def _y0(x: Array) -> Array:
     for the first zero z of Y0. From 3 to 8, it is a product of x - z for two zeros and
     a polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
-    zeros = tables.Y0_ZEROS
+    # Pairs of a float, and the digits that it lacks.
+    first, second, third = tables.Y0_ZEROS
+    root, _ = first
     a = anp.where(x > 0, anp.minimum(x, 3.0), 1.0)
-    square = _less(a, zeros[0]) * (a + zeros[0][0])
-    below = 2.0 / math.pi * _log(a, zeros[0]) * _near_j0(a)
+    square = _less(a, first) * (a + root)
+    below = 2.0 / math.pi * _log(a, first) * _near_j0(a)
     below = below + square * horner(_square(a, 3.0), tables.Y0_NEAR)
     b = anp.clip(x, 3.0, _BORDER)
-    middle = _less(b, zeros[1]) * _less(b, zeros[2])
+    middle = _less(b, second) * _less(b, third)
     # 0.4 b - 2.2 maps [3, 8] to [-1, 1], the variable of the polynomial.
     middle = middle * horner(0.4 * b - 2.2, tables.Y0_MIDDLE)
-    above = _waves(_far(x), 0)[1]
+    _, above = _waves(_far(x), order=0)  # J and Y
     value = anp.where(x <= 3.0, below, anp.where(x <= _BORDER, middle, above))
     return _from_0(x, -math.inf, value)
 
@@ -281,15 +284,16 @@ def _y1(x: Array) -> Array:
     x**2, for the first zero z of Y1. From 4 to 8, it is x - z for a zero z times a
     polynomial. Beyond 8, it is Hankel's expansion. All are computed, as in ``_j0``.
     """
-    zeros = tables.Y1_ZEROS
+    first, second = tables.Y1_ZEROS  # pairs of a float, and the digits that it lacks
+    root, _ = first
     a = anp.where(x > 0, anp.minimum(x, 4.0), 1.0)
-    square = _less(a, zeros[0]) * (a + zeros[0][0])
-    below = 2.0 / math.pi * _log(a, zeros[0]) * a * _near_j1(a)
+    square = _less(a, first) * (a + root)
+    below = 2.0 / math.pi * _log(a, first) * a * _near_j1(a)
     below = below + square * horner(_square(a, 4.0), tables.Y1_NEAR) / a
     b = anp.clip(x, 4.0, _BORDER)
     # 0.5 b - 3 maps [4, 8] to [-1, 1], the variable of the polynomial.
-    middle = _less(b, zeros[1]) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
-    above = _waves(_far(x), 1)[1]
+    middle = _less(b, second) * horner(0.5 * b - 3.0, tables.Y1_MIDDLE)
+    _, above = _waves(_far(x), order=1)  # J and Y
     value = anp.where(x <= 4.0, below, anp.where(x <= _BORDER, middle, above))
     return _from_0(x, -math.inf, value)
 
@@ -334,8 +338,9 @@ def _yn(n: Array, x: Array) -> Array:
         return k + 1.0, anp.where(on, here, before), anp.where(on, above, here)
 
     start = (anp.ones_like(anp.max(size, initial=0.0)), _y0(x), _y1(x))
-    end = lax.while_loop(lambda s: anp.any(going(s[2], s[0])), step, start)
-    value = anp.where(size == 0, _y0(x), end[2])
+    # The state is (k, order k - 1, order k).
+    _, _, last = lax.while_loop(lambda s: anp.any(going(s[2], s[0])), step, start)
+    value = anp.where(size == 0, _y0(x), last)
     return anp.where((n < 0) & (anp.remainder(size, 2.0) == 1.0), -value, value)
 
 

@@ -33,7 +33,8 @@ _TERMS: Final = 23  # of that series
 def _zeta(k: int) -> float:
     """Return the Riemann zeta function of an integer k > 1, the sum of n**-k.
 
-    The method is Euler and Maclaurin's formula after 99 terms.
+    The method is Euler and Maclaurin's formula after 99 terms, with N = 100: the rest
+    is N**-k (N / (k - 1) + 1/2 + k / (12 N) - k (k + 1) (k + 2) / (720 N**3)).
     """
     head = math.fsum(n**-k for n in range(1, 100))
     rest = 100.0 / (k - 1) + 0.5 + k / 1200 - k * (k + 1) * (k + 2) / 720e6

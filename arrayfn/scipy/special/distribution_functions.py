@@ -178,7 +178,8 @@ def stdtr(df: ArrayLike, t: ArrayLike) -> Array:
     square = t * t
     tail = 0.5 * betainc(0.5 * finite, 0.5, finite / (finite + square))
     # Near 0 the tail is 1/2 minus a small number.
-    middle = 0.5 * betainc(0.5, 0.5 * finite, _share(1.0, finite, square))
+    share = _share(1.0, finite, square)  # square / (finite + square)
+    middle = 0.5 * betainc(0.5, 0.5 * finite, share)
     tail = anp.where(tail > 0.25, 0.5 - middle, tail)
     value = anp.where(t < 0, tail, 1 - tail)
     value = anp.where(anp.isinf(df), ndtr(t), value)

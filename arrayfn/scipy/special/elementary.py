@@ -69,14 +69,14 @@ def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     A symbolic zero tangent adds no term, because 0 times an infinite derivative is NaN.
     At x = y = 0, the derivative by y is 0.
     """
-    x, y = primals
+    (x, y), (dx, dy) = primals, tangents
     slope: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        slope = anp.add(slope, anp.multiply(anp.log(y), tangents[0]))
-    if not isinstance(tangents[1], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log(y), dx))
+    if not isinstance(dy, SymbolicZero):
         both = anp.logical_and(anp.equal(x, 0), anp.equal(y, 0))
         by_y = anp.divide(x, anp.where(both, 1, y))
-        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
+        slope = anp.add(slope, anp.multiply(by_y, dy))
     return _xlogy(x, y), slope
 
 
@@ -102,14 +102,14 @@ def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     Symbolic zeros are handled as in ``_xlogy_jvp``. At x = 0 and y = -1, the derivative
     by y is 0.
     """
-    x, y = primals
+    (x, y), (dx, dy) = primals, tangents
     slope: Any = anp.zeros_like(x)
-    if not isinstance(tangents[0], SymbolicZero):
-        slope = anp.add(slope, anp.multiply(anp.log1p(y), tangents[0]))
-    if not isinstance(tangents[1], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
+        slope = anp.add(slope, anp.multiply(anp.log1p(y), dx))
+    if not isinstance(dy, SymbolicZero):
         both = anp.logical_and(anp.equal(x, 0), anp.equal(y, -1))
         by_y = anp.divide(x, anp.add(anp.where(both, 0, y), 1))
-        slope = anp.add(slope, anp.multiply(by_y, tangents[1]))
+        slope = anp.add(slope, anp.multiply(by_y, dy))
     return _xlog1py(x, y), slope
 
 
@@ -175,7 +175,7 @@ def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
     Symbolic zeros are handled as in ``_xlogy_jvp``.
     """
-    x, y = primals
+    (x, y), (dx, dy) = primals, tangents
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
     # At y = 0 the derivatives are infinite, as in the limit y -> 0. Elsewhere outside
@@ -183,12 +183,12 @@ def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     border = anp.logical_and(anp.greater(x, 0), anp.equal(y, 0))
     infinite = anp.astype(anp.where(border, math.inf, 0.0), a.dtype)
     slope: Any = anp.zeros_like(a)
-    if not isinstance(tangents[0], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
         by_x = anp.where(both, anp.add(_log_ratio(a, b), 1), infinite)
-        slope = anp.add(slope, anp.multiply(by_x, tangents[0]))
-    if not isinstance(tangents[1], SymbolicZero):
+        slope = anp.add(slope, anp.multiply(by_x, dx))
+    if not isinstance(dy, SymbolicZero):
         by_y = anp.where(both, anp.divide(a, b), infinite)
-        slope = anp.subtract(slope, anp.multiply(by_y, tangents[1]))
+        slope = anp.subtract(slope, anp.multiply(by_y, dy))
     return _rel_entr(x, y), slope
 
 

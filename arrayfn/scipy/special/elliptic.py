@@ -77,6 +77,7 @@ def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
     It is the integral of sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipeinc", phi, m)
+    # phi is a multiple of pi plus a rest, whose sine and cosine are used.
     periods, sine, cosine = _turned(phi)
     square, left = cosine * cosine, 1.0 - m
     # delta = 1 - m sin**2
@@ -187,7 +188,8 @@ def _duplicated(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
 
     one = anp.ones_like(x)
     start = (x, y, z, anp.zeros_like(x), one)
-    return fori_loop(0, _DUPLICATIONS, step, start)[:4]
+    x, y, z, total, _ = fori_loop(0, _DUPLICATIONS, step, start)
+    return x, y, z, total
 
 
 def _first_of_carlson(x: Array, y: Array) -> Array:

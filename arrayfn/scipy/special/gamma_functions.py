@@ -163,7 +163,8 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     three logarithms of gamma.
     """
     (a, b), dtype = in_float64("betaln", a, b)
-    return ops.convert(_betaln(*_reflected(a, b)[:2]), dtype)
+    a, b, _ = _reflected(a, b)
+    return ops.convert(_betaln(a, b), dtype)
 
 
 def _pole(x: Array) -> Array:

@@ -97,6 +97,7 @@ def _far(a: Array) -> tuple[Array, Array]:
     square = math.pi * b * b
     i = ops.as_array(ops.scalar(1j, dtypes.complex128))
     whole = 1.0 - i * square
+    # 0.0 * whole gives the numerators the shape and dtype of ``whole``.
     fraction = continued_fraction(
         whole, lambda n: (-(2.0 * n - 1.0) * (2.0 * n) + 0.0 * whole, whole + 4.0 * n)
     )
@@ -119,29 +120,33 @@ def _signed(x: Array, near: Array, far: Array) -> Array:
 @custom_jvp
 def _sine(x: Array) -> Array:
     """Return the Fresnel integral S(x), an odd function."""
-    b, t = _near(anp.abs(x))
-    # The sum of (-1)**k t**(2 k + 1) / ((2 k + 1)! (4 k + 3)), times x.
+    b, t = _near(anp.abs(x))  # t = pi b**2 / 2, with b = |x| below 1.5, else 0
+    # The sum of (-1)**k t**(2 k + 1) / ((2 k + 1)! (4 k + 3)), times b. ``series``
+    # takes the first term, and the quotient of terms k and k - 1.
     total = series(
         b * t / 3.0,
         lambda k: (
             -t * t * (4.0 * k - 1.0) / (2.0 * k * (2.0 * k + 1.0) * (4.0 * k + 3.0))
         ),
     )
-    return _signed(x, total, _far(anp.abs(x))[0])
+    far, _ = _far(anp.abs(x))  # S and C for |x| >= 1.5
+    return _signed(x, total, far)
 
 
 @custom_jvp
 def _cosine(x: Array) -> Array:
     """Return the Fresnel integral C(x), an odd function."""
-    b, t = _near(anp.abs(x))
-    # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times x.
+    b, t = _near(anp.abs(x))  # t = pi b**2 / 2, with b = |x| below 1.5, else 0
+    # The sum of (-1)**k t**(2 k) / ((2 k)! (4 k + 1)), times b. ``series`` takes the
+    # first term, and the quotient of terms k and k - 1.
     total = series(
         b,
         lambda k: (
             -t * t * (4.0 * k - 3.0) / (2.0 * k * (2.0 * k - 1.0) * (4.0 * k + 1.0))
         ),
     )
-    return _signed(x, total, _far(anp.abs(x))[1])
+    _, far = _far(anp.abs(x))  # S and C for |x| >= 1.5
+    return _signed(x, total, far)
 
 
 @_sine.defjvp

@@ -47,9 +47,9 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     | 10 | 500 to 700 | 8e-14 |
     | 10 | -10000 to -500 | 4e-14 |
 
-    For larger arguments the result is NaN if fewer than 6 digits are left, as for a =
-    -86, b = 63, x = 59. The function can be differentiated with respect to all three
-    arguments. For a and b, arrayfn differentiates the series.
+    For larger arguments the result is NaN if fewer than 6 digits are left. An example
+    is a = -86, b = 63, x = 59. The function can be differentiated with respect to all
+    three arguments. For a and b, arrayfn differentiates the series.
     """
     (a, b, x), dtype = in_float64("hyp1f1", a, b, x)
     return ops.convert(_hyp1f1(a, b, x), dtype)
@@ -61,9 +61,9 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
 
     It is the sum of (a)_n (b)_n / (c)_n x**n / n! over n. The function is continued
     analytically to all x < 1, and to all x if the sum ends. It is NaN for x > 1, where
-    values are complex (SciPy returns infinity, or the real part). It is infinite at x =
-    1 unless c > a + b. It is also infinite if c is 0, -1, ... and the sum does not end
-    before that. The method is the series up to x = 1/2, and Taylor series of the
+    values are complex (SciPy returns infinity, or the real part). Unless c > a + b, it
+    is infinite at x = 1. It is also infinite if c is 0, -1, ... and the sum does not
+    end before that. The method is the series up to x = 1/2, and Taylor series of the
     differential equation for larger x. Negative x are handled by Pfaff's transformation
     (DLMF 15.8.1). The table has the largest relative error of 400 values drawn from
     each range, compared with mpmath:
@@ -119,9 +119,10 @@ def _hyp1f1(a: Array, b: Array, x: Array) -> Array:
 def _hyp1f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return 1F1 and its tangent; the derivative by x is a / b 1F1(a + 1, b + 1, x)."""
     a, b, x = primals
+    _, _, dx = tangents
     tangent = _by_parameters(_kummer, primals, tangents)
-    if not isinstance(tangents[2], SymbolicZero):
-        tangent = tangent + a / b * _hyp1f1(a + 1.0, b + 1.0, x) * tangents[2]
+    if not isinstance(dx, SymbolicZero):
+        tangent = tangent + a / b * _hyp1f1(a + 1.0, b + 1.0, x) * dx
     return _hyp1f1(a, b, x), tangent
 
 
@@ -140,10 +141,11 @@ def _hyp2f1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     The derivative by x is a b / c 2F1(a + 1, b + 1, c + 1, x).
     """
     a, b, c, x = primals
+    *_, dx = tangents
     tangent = _by_parameters(_gauss, primals, tangents)
-    if not isinstance(tangents[3], SymbolicZero):
+    if not isinstance(dx, SymbolicZero):
         slope = a * b / c * _hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)
-        tangent = tangent + slope * tangents[3]
+        tangent = tangent + slope * dx
     return _hyp2f1(a, b, c, x), tangent
 
 
@@ -206,8 +208,10 @@ def _series(
 
     first = ops.as_array(ops.scalar(0.0, dtypes.float64))
     start = (first, one, one, zero, one.high, one.high > 0)
+    # Run while any element is active (s[5]) and n (s[0]) is not too large.
     state = while_loop(lambda s: anp.any(s[5]) & (s[0] < _MAX_TERMS), step, start)
     _, term, total, slope, largest, active = state
+    # Too few digits are left if the largest term was much larger than the sum.
     small = largest * EPSILON > _LOST * anp.abs(total.high)
     lost = active | (small & (total.high != 0))
     over = anp.abs(term.high) >= _GREAT
@@ -225,7 +229,8 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
     ends, so that terms have one sign. Elements that use another branch get harmless
     operands.
     """
-    # The denominator becomes 0 unless the numerator does so first.
+    # ``_ends`` is true for integers <= 0, whose rising factorials become 0. The
+    # denominator becomes 0 unless the numerator does so first.
     pole = _ends(b) & ~(_ends(a) & (a >= b))
     ends = _ends(a) | ((x < 0) & _ends(b - a))
     far = (anp.abs(x) > _FAR) & ~ends
@@ -273,7 +278,7 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
     one = anp.ones_like(x)
     start = (one, one, anp.full_like(x, math.inf))
-    total = fori_loop(0, _FAR_TERMS, add_term, start)[0]
+    total, _, _ = fori_loop(0, _FAR_TERMS, add_term, start)
     power = anp.where(is_negative, -a, a - b)
     log = gammaln(b) - gammaln(below) + power * anp.log(size)
     sign = gammasgn(b) * gammasgn(below)
@@ -310,9 +315,8 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
     beyond = ~ends & (u < 0.5)
     second = sum_of(r, -q).where(transformed, exact(q))
     parameters = exact(p), second, exact(r)
-    total, slope, lost = _series(
-        parameters[:2], parameters[2:], half.where(beyond, near)
-    )
+    *above, below = parameters  # of the rising factorials above and below the line
+    total, slope, lost = _series(above, [below], half.where(beyond, near))
     # ``slope`` is w = 1/2 times the derivative.
     total = _continued(parameters, total, slope * 2.0, anp.where(beyond, u, 0.5))
     value = anp.where(lost, math.nan, total.high)
@@ -352,7 +356,10 @@ def _continued(
     """
 
     def step(state: Any) -> Any:
-        """Halve the distance to 1 by a Taylor series, or go to ``aim``."""
+        """Halve the distance to 1 by a Taylor series, or go to ``aim``.
+
+        The state is the distance of x to 1, and the value and slope at x.
+        """
         distance, value, slope = state
         next_distance = anp.maximum(0.5 * distance, aim)
         value, slope = _taylor(
@@ -361,7 +368,8 @@ def _continued(
         return next_distance, value, slope
 
     start = (anp.full_like(aim, 0.5), value, slope)
-    return while_loop(lambda s: anp.any(s[0] > aim), step, start)[1]
+    _, result, _ = while_loop(lambda s: anp.any(s[0] > aim), step, start)
+    return result
 
 
 def _taylor(
@@ -413,8 +421,10 @@ def _taylor(
         first,
         ops.as_array(ops.scalar(True, dtypes.bool_)),
     )
-    state = while_loop(lambda s: s[5] & (s[0] < _MAX_TERMS), next_term, start)
-    total, change = state[3], state[4]
+    # s[5] is whether to go on, and s[0] is n.
+    _, _, _, total, change, _ = while_loop(
+        lambda s: s[5] & (s[0] < _MAX_TERMS), next_term, start
+    )
     return total, (change / one.where(h == 0, step)).where(h != 0, slope)
 
 

@@ -105,7 +105,7 @@ def _tail(n: ArrayLike, x: Array) -> Array:
         return k - 1.0, before - k * (n + (k - 1.0)) / fraction
 
     start = (count, x + n + 2.0 * count)
-    fraction = lax.while_loop(lambda state: state[0] > 0.5, step, start)[1]
+    _, fraction = lax.while_loop(lambda state: state[0] > 0.5, step, start)
     return anp.exp(-x) / fraction
 
 
@@ -252,6 +252,7 @@ def _auxiliary(a: Array) -> tuple[Array, Array]:
     fraction.
     """
     z = anp.multiply(a, ops.scalar(1j, dtypes.complex128))
+    # 0.0 * z gives the numerators the shape and dtype of z.
     fraction = continued_fraction(
         z + 1.0, lambda k: (-k * k + 0.0 * z, z + 1.0 + 2.0 * k)
     )
@@ -275,7 +276,8 @@ def _si(x: Array) -> Array:
         ),
     )
     far = anp.where(near | (a == math.inf), 5.0, a)
-    above = anp.where(a == math.inf, 0.0, _auxiliary(far)[0]) + 0.5 * math.pi
+    difference, _ = _auxiliary(far)  # Si - pi / 2, and Ci
+    above = anp.where(a == math.inf, 0.0, difference) + 0.5 * math.pi
     value = anp.where(near, below, above)
     return anp.where(anp.isnan(x), x, anp.where(x < 0, -value, value))
 
@@ -305,7 +307,8 @@ def _ci(x: Array) -> Array:
     )
     below = _EULER + anp.log(b) + total
     far = anp.where(near | (a == math.inf), 5.0, a)
-    above = anp.where(a == math.inf, 0.0, _auxiliary(far)[1])
+    _, ci = _auxiliary(far)
+    above = anp.where(a == math.inf, 0.0, ci)
     value = anp.where(a == 0, -math.inf, anp.where(near, below, above))
     return anp.where(anp.isnan(x) | (x == -math.inf), math.nan, value)
 

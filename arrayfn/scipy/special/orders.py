@@ -77,6 +77,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
         2.0 * start,
         anp.zeros((v + 1, *x.shape), dtype=x.dtype),
     )
+    # s[0] is the order k.
     *_, total, results = lax.while_loop(lambda s: s[0] >= 1.0, step, state)
     at_zero = anp.where(orders == 0, 1.0, 0.0)
     value = anp.where(is_zero, at_zero, results / total)
@@ -170,9 +171,9 @@ def lpmv(m: ArrayLike, v: ArrayLike, x: ArrayLike) -> Array:
 
     For x from -1 to 1 it is Ferrers' function of the first kind, with the phase of
     Condon and Shortley. The order must be an integer, otherwise the value is NaN. It is
-    also NaN if v is an integer and m < -v (for negative v: m < v + 1). Outside of [-1,
-    1], the value is a polynomial for m = 0 and integers v, and otherwise NaN. The first
-    two degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
+    also NaN if v is an integer and m < -v (for negative v: m < v + 1). For |x| > 1 the
+    value is a polynomial for m = 0 and integers v, and otherwise NaN. The first two
+    degrees come from hypergeometric functions (DLMF 14.3.1 and 15.8.1). The other
     degrees come from the recurrence (14.10.3). For degrees up to 20 the error is below
     1e-13 times the largest value of a degree near v. The function can be differentiated
     with respect to v and x.
@@ -194,12 +195,13 @@ def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     DLMF 14.10.2, and v (v + 1) / 2 x**(v + 1) at |x| = 1. Symbolic zeros add no term.
     """
     m, v, x = primals
+    _, dv, dx = tangents
     value = _lpmv(m, v, x)
     tangent: Any = anp.zeros_like(value)
-    if not isinstance(tangents[1], SymbolicZero):
-        slope = jvp(lambda v: _ferrers(m, v, x), (v,), (anp.ones_like(v),))[1]
-        tangent = tangent + slope * tangents[1]
-    if not isinstance(tangents[2], SymbolicZero):
+    if not isinstance(dv, SymbolicZero):
+        _, slope = jvp(lambda v: _ferrers(m, v, x), (v,), (anp.ones_like(v),))
+        tangent = tangent + slope * dv
+    if not isinstance(dx, SymbolicZero):
         edge = (anp.abs(x) == 1) & (m == 0)
         square = anp.where(edge, 1.0, 1.0 - x * x)
         slope = -_lpmv(m + 1.0, v, x) / anp.sqrt(square) - m * x / square * value
@@ -209,7 +211,7 @@ def _lpmv_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         outer = anp.where(beyond, 1.0 - x * x, 1.0)
         by_degrees = (v + 1.0) * (x * value - _lpmv(m, v + 1.0, x)) / outer
         slope = anp.where(edge, at_edge, anp.where(beyond, by_degrees, slope))
-        tangent = tangent + slope * tangents[2]
+        tangent = tangent + slope * dx
     return value, tangent
 
 
@@ -251,8 +253,8 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
 
     last = anp.max(steps, initial=0.0)
     start = (anp.ones_like(last), first, second)
-    end = lax.while_loop(lambda s: s[0] < last, step, start)
-    value = anp.where(steps == 0, first, end[2])
+    _, _, end = lax.while_loop(lambda s: s[0] < last, step, start)  # s[0] is k
+    value = anp.where(steps == 0, first, end)
     # DLMF 14.9.3
     size = gammaln(degree - order + 1.0) - gammaln(degree + order + 1.0)
     sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
@@ -274,13 +276,17 @@ def _ferrers_factor(order: Array, rest: Array, x: Array) -> Array:
     root = anp.sqrt(1.0 - x * x)
 
     def step(state: Any) -> Any:
-        """Multiply by factor k, in elements whose order is at least k."""
+        """Multiply by factor k, in elements whose order is at least k.
+
+        ``root`` is sqrt(1 - x**2), and ``rest`` the degree less the order.
+        """
         k, product = state
         factor = -root * (rest + 2.0 * k - 1.0) * (rest + 2.0 * k) / (2.0 * k)
         return k + 1.0, anp.where(k <= order, product * factor, product)
 
     start = (anp.ones_like(last), anp.ones_like(rest))
-    return lax.while_loop(lambda s: s[0] <= last, step, start)[1]
+    _, product = lax.while_loop(lambda s: s[0] <= last, step, start)  # s[0] is k
+    return product
 
 
 def _ferrers_sum(order: Array, rest: Array, x: Array) -> Array:

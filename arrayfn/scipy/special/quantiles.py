@@ -72,7 +72,11 @@ def _solved(
         # All but NaN still move.
         start == start,
     )
-    return lax.while_loop(lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state)[1]
+    # Run while any element moves (s[4]), for at most _STEPS iterations (s[0]).
+    _, solution, *_ = lax.while_loop(
+        lambda s: anp.any(s[4]) & (s[0] < _STEPS), step, state
+    )
+    return solution
 
 
 def _inverse(
@@ -87,21 +91,28 @@ def _inverse(
     inverse = custom_jvp(find)
 
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        """Return x and its tangent; symbolic zeros among ``tangents`` add no term."""
-        parameters, x = primals[:-1], inverse(*primals)
+        """Return x and its tangent; symbolic zeros among ``tangents`` add no term.
+
+        x = ``inverse(*parameters, y)`` solves ``function(*parameters, x)`` = y. So dx
+        is dy less the change of the function by its parameters, divided by its slope
+        in x.
+        """
+        (*parameters, _), x = primals, inverse(*primals)
+        *changes, dy = tangents
         one = anp.ones_like(x)
-        slope = jvp(lambda x: function(*parameters, x), (x,), (one,))[1]
+        _, slope = jvp(lambda x: function(*parameters, x), (x,), (one,))
         total: Any = anp.zeros_like(x)
-        if not isinstance(tangents[-1], SymbolicZero):
-            total = total + tangents[-1]
-        for k, tangent in enumerate(tangents[:-1]):
+        if not isinstance(dy, SymbolicZero):
+            total = total + dy
+        for k, tangent in enumerate(changes):
             if not isinstance(tangent, SymbolicZero):
 
                 def of_one(parameter: Array, k: int = k) -> Array:
                     """Return the function's value with ``parameter`` at position k."""
                     return function(*parameters[:k], parameter, *parameters[k + 1 :], x)
 
-                total = total - jvp(of_one, (parameters[k],), (one,))[1] * tangent
+                _, by_parameter = jvp(of_one, (parameters[k],), (one,))
+                total = total - by_parameter * tangent
         return x, total / slope
 
     inverse.defjvp(rule, symbolic_zeros=True)

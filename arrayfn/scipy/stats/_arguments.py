@@ -22,9 +22,9 @@ def standard(
 ) -> list[Array]:
     """Return z = (x - loc) / scale, then the scale, then ``shapes``.
 
-    All are arrays of one floating-point dtype. z and the scale are NaN unless scale >
-    0. ``shapes`` are the shape parameters of a distribution. Errors call the function
-    ``name``.
+    All are arrays of one floating-point dtype. z and the scale are NaN unless the scale
+    is positive. ``shapes`` are the shape parameters of a distribution. Errors call the
+    function ``name``.
     """
     x, loc, scale, *others = floats(name, x, loc, scale, *shapes)
     scale = positive(scale)

@@ -20,7 +20,7 @@ def logpdf(
     """Return the logarithm of the density of the beta distribution at x.
 
     It is (a - 1) log(z) + (b - 1) log(1 - z) - log(B(a, b) scale) for z in [0, 1], else
-    -inf, with z = (x - loc) / scale. It is NaN unless scale > 0.
+    -inf, with z = (x - loc) / scale. It is NaN unless a, b and scale are positive.
     """
     z, scale, a, b = standard("beta.logpdf", x, loc, scale, a, b)
     a, b = positive(a), positive(b)

@@ -20,7 +20,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
 
     With y = k - loc, it is the logarithm of C(n, y) p**y (1 - p)**(n - y) for integers
     y from 0 to n, else -inf. The binomial coefficient is 1 / ((n + 1) B(n - y + 1, y +
-    1)). It is NaN for p outside of [0, 1] or n < 0.
+    1)). The result is NaN for p outside of [0, 1] or n < 0.
     """
     (y, n, p), valid = counted("binom.logpmf", k, loc, n, p)
     n, p = anp.where(n >= 0, n, math.nan), probability(p)

@@ -37,13 +37,14 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is accurate in the lower tail.
     """
-    return _lower(standard("cauchy.cdf", x, loc, scale)[0])
+    z, _ = standard("cauchy.cdf", x, loc, scale)
+    return _lower(z)
 
 
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of ``cdf`` of the Cauchy distribution at x."""
-    z = standard("cauchy.logcdf", x, loc, scale)[0]
+    z, _ = standard("cauchy.logcdf", x, loc, scale)
     return anp.where(z < 0, anp.log(_lower(z)), anp.log1p(-_lower(-z)))
 
 
@@ -53,13 +54,14 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is accurate in the upper tail.
     """
-    return _lower(-standard("cauchy.sf", x, loc, scale)[0])
+    z, _ = standard("cauchy.sf", x, loc, scale)
+    return _lower(-z)
 
 
 @quiet
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of ``sf`` of the Cauchy distribution at x."""
-    z = standard("cauchy.logsf", x, loc, scale)[0]
+    z, _ = standard("cauchy.logsf", x, loc, scale)
     return anp.where(z > 0, anp.log(_lower(-z)), anp.log1p(-_lower(z)))
 
 

@@ -19,8 +19,8 @@ def logpdf(
 ) -> Array:
     """Return the logarithm of the density of the chi-square distribution at x.
 
-    ``df`` is the number of degrees of freedom. It is a gamma distribution of shape df /
-    2 and scale 2 scale.
+    ``df`` is the number of degrees of freedom. The distribution is a gamma distribution
+    of shape df / 2 and scale 2 scale.
     """
     a, scale = _gamma_parameters(df, scale)
     return gamma.logpdf(x, a, loc, scale)

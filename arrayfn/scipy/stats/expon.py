@@ -38,14 +38,15 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     The distribution is on x >= ``loc``, and has the mean ``loc`` + ``scale``.
     """
-    z = anp.maximum(standard("expon.cdf", x, loc, scale)[0], 0)
+    z, _ = standard("expon.cdf", x, loc, scale)
+    z = anp.maximum(z, 0)
     return -anp.expm1(-z)
 
 
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of ``cdf`` of the exponential distribution at x."""
-    z = standard("expon.logcdf", x, loc, scale)[0]
+    z, _ = standard("expon.logcdf", x, loc, scale)
     return within(z > 0, nn.log1mexp(anp.where(z <= 0, 1, z)))
 
 
@@ -58,7 +59,8 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of ``sf`` of the exponential distribution at x."""
-    return -anp.maximum(standard("expon.logsf", x, loc, scale)[0], 0)
+    z, _ = standard("expon.logsf", x, loc, scale)
+    return -anp.maximum(z, 0)
 
 
 @quiet

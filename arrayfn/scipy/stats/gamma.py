@@ -16,7 +16,7 @@ def logpdf(
     """Return the logarithm of the density of the gamma distribution at x.
 
     It is (a - 1) log(z) - z - log(gamma(a) scale) for z >= 0, else -inf, with z = (x -
-    loc) / scale. It is NaN unless scale > 0.
+    loc) / scale. It is NaN unless a and scale are positive.
     """
     z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
     a, inside = positive(a), between(z, 0)

@@ -19,9 +19,10 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     It is (n - 1) log(1 - p) + log(p) for integers n = k - loc >= 1, else -inf. It is
     NaN unless p is in (0, 1].
     """
-    (n, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
+    # The number of failures, n - 1.
+    (failures, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
     p = positive(probability(p))
-    return within(valid, special.xlog1py(n, -p) + anp.log(p))
+    return within(valid, special.xlog1py(failures, -p) + anp.log(p))
 
 
 @quiet

@@ -37,7 +37,8 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is -exp(z) with z = (x - loc) / scale. It is NaN unless scale > 0.
     """
-    return -anp.exp(standard("gumbel_l.logsf", x, loc, scale)[0])
+    z, _ = standard("gumbel_l.logsf", x, loc, scale)
+    return -anp.exp(z)
 
 
 @quiet
@@ -49,7 +50,8 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the logarithm of ``cdf`` of the left-skewed Gumbel distribution at x."""
-    return nn.log1mexp(anp.exp(standard("gumbel_l.logcdf", x, loc, scale)[0]))
+    z, _ = standard("gumbel_l.logcdf", x, loc, scale)
+    return nn.log1mexp(anp.exp(z))
 
 
 @quiet
@@ -59,7 +61,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-@also_takes(p="q")
+@also_takes(p="q")  # p is another name of q
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the x with ``cdf(x)`` = q in the left-skewed Gumbel distribution.
 

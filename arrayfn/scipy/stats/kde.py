@@ -167,7 +167,8 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
         """
         center = anp.reshape(mean, (self.d, 1))
         spread = anp.reshape(cov, (self.d, self.d)) + self.covariance
-        return anp.exp(_log_mixture(center, self.dataset, spread, self.weights))[0]
+        (log,) = _log_mixture(center, self.dataset, spread, self.weights)  # one point
+        return anp.exp(log)
 
     @quiet
     def integrate_box_1d(self, low: ArrayLike, high: ArrayLike) -> Array:
@@ -218,13 +219,13 @@ def _log_mixture(points: Array, centers: Array, cov: Array, weights: Array) -> A
     are [n]. With cov = L L^T, squared distances are those of the points L^-1 x.
     """
     factor = linalg.cholesky(cov)
-    whitened = [
+    points, centers = (
         lax.linalg.triangular_solve(factor, x, left_side=True, lower=True)
         for x in (points, centers)
-    ]
-    difference = whitened[0][:, :, None] - whitened[1][:, None, :]
+    )
+    difference = points[:, :, None] - centers[:, None, :]
     squared_distances = anp.sum(anp.square(difference), 0)
-    logs = anp.sum(anp.log(anp.diagonal(factor)))
+    logs = anp.sum(anp.log(anp.diagonal(factor)))  # half of log(det(cov))
     constant = 0.5 * cov.shape[0] * math.log(2.0 * math.pi) + logs
     return nn.logsumexp(-0.5 * squared_distances, -1, weights) - constant
 

@@ -36,7 +36,7 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is exp(-|z|) / 2 for z < 0, else 1 - exp(-|z|) / 2, with z = (x - loc) / scale.
     """
-    z = standard("laplace.cdf", x, loc, scale)[0]
+    z, _ = standard("laplace.cdf", x, loc, scale)
     tail = 0.5 * anp.exp(-anp.abs(z))
     return anp.where(z < 0, tail, 1 - tail)
 
@@ -47,7 +47,8 @@ def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     The distribution is symmetric, so it is ``cdf`` at -(x - loc) / scale.
     """
-    return cdf(-standard("laplace.sf", x, loc, scale)[0])
+    z, _ = standard("laplace.sf", x, loc, scale)
+    return cdf(-z)
 
 
 @quiet

@@ -34,17 +34,19 @@ def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 @quiet
 def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of at most x in the logistic distribution."""
-    return special.expit(standard("logistic.cdf", x, loc, scale)[0])
+    z, _ = standard("logistic.cdf", x, loc, scale)
+    return special.expit(z)
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than x in the logistic distribution."""
-    return special.expit(-standard("logistic.sf", x, loc, scale)[0])
+    z, _ = standard("logistic.sf", x, loc, scale)
+    return special.expit(-z)
 
 
 @quiet
-@also_takes(x="q")
+@also_takes(x="q")  # x is another name of q
 def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile of the logistic distribution: x with ``cdf(x)`` = q.
 
@@ -55,7 +57,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-@also_takes(x="q")
+@also_takes(x="q")  # x is another name of q
 def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the x with ``sf(x)`` = q in the logistic distribution.
 

@@ -13,8 +13,9 @@ from arrayfn.scipy.stats._arguments import floats, within
 def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """Return the log probability of counts x [..., m] in ``n`` trials.
 
-    ``p`` [..., m] are the probabilities of the outcomes. It is log(n!) + sum(x log(p) -
-    log(x!)), and -inf unless the counts are integers >= 0 that add up to ``n``.
+    ``p`` [..., m] are the probabilities of the outcomes. The result is log(n!) +
+    sum(x log(p) - log(x!)), and -inf unless the counts are integers >= 0 that add up to
+    ``n``.
     """
     (n,) = floats("multinomial.logpmf", n)
     x, p = floats("multinomial.logpmf", x, p)

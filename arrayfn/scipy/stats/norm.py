@@ -38,7 +38,8 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     ``loc`` is the mean, and ``scale`` the standard deviation.
     """
-    return special.ndtr(standard("norm.cdf", x, loc, scale)[0])
+    z, _ = standard("norm.cdf", x, loc, scale)
+    return special.ndtr(z)
 
 
 @quiet
@@ -47,13 +48,15 @@ def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is accurate in both tails.
     """
-    return special.log_ndtr(standard("norm.logcdf", x, loc, scale)[0])
+    z, _ = standard("norm.logcdf", x, loc, scale)
+    return special.log_ndtr(z)
 
 
 @quiet
 def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than x in the normal distribution."""
-    return special.ndtr(-standard("norm.sf", x, loc, scale)[0])
+    z, _ = standard("norm.sf", x, loc, scale)
+    return special.ndtr(-z)
 
 
 @quiet
@@ -62,7 +65,8 @@ def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is accurate in both tails.
     """
-    return special.log_ndtr(-standard("norm.logsf", x, loc, scale)[0])
+    z, _ = standard("norm.logsf", x, loc, scale)
+    return special.log_ndtr(-z)
 
 
 @quiet

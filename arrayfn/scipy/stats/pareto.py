@@ -18,7 +18,7 @@ def logpdf(
     """Return the logarithm of the density of the Pareto distribution at x.
 
     It is log(b) - (b + 1) log(z) - log(scale) for z >= 1, else -inf, with z = (x - loc)
-    / scale. It is NaN unless scale > 0.
+    / scale. It is NaN unless b and scale are positive.
     """
     z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
     b = positive(b)

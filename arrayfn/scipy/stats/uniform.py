@@ -36,7 +36,8 @@ def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
     It is (x - loc) / scale, clipped to [0, 1].
     """
-    return anp.clip(standard("uniform.cdf", x, loc, scale)[0], 0, 1)
+    z, _ = standard("uniform.cdf", x, loc, scale)
+    return anp.clip(z, 0, 1)
 
 
 @quiet
