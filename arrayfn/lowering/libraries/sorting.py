@@ -95,7 +95,7 @@ def _sorted(
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
-    # ``chunks`` is a power of two: a pass halves the number of runs.
+    # ``chunks`` is a power of two: after a pass, half as many runs are left.
     passes = chunks.bit_length() - 1
     second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
     # Passes alternate between the buffers; the last one must write the output.
