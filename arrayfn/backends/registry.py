@@ -105,7 +105,8 @@ def has_backend(name: str) -> bool:
 def chosen_by_name() -> list[str]:
     """Return the names of backends that users can name as a device.
 
-    They need not be available on this machine.
+    They need not be available on this machine. A backend of another kind, "implied", is
+    chosen by where the arguments lie.
     """
     return [name for name in BACKENDS if BACKENDS[name].info().kind == "backend"]
 

@@ -61,10 +61,13 @@ class OpenText:
     def text(self, sizes: Sizes) -> str:
         """Fill in the template: the Program's text for ``sizes``.
 
-        Raises ArgumentError where a polynomial is no integer, or is 0 and its
-        reciprocal is wanted: there is no such Program. Raises BundleError for a
-        template that has no such form.
+        The template has ``$(POLYNOMIAL)`` for an integer, ``$(float:POLYNOMIAL)`` for a
+        float, and ``$(reciprocal:POLYNOMIAL)`` for 1 divided by it. Raises
+        ArgumentError where one of the first two is no integer, or one whose reciprocal
+        is wanted is 0: there is no such Program. Raises BundleError if a polynomial is
+        invalid.
         """
+        # Imported here because it is slow to import.
         from arrayfn.compilation.size_polynomials import evaluated, parsed
 
         def value(match: re.Match[str]) -> str:

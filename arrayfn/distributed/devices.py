@@ -87,7 +87,11 @@ class _Devices:
         self.rank_on_host = -1  # among the processes of this host; -1 if only one
 
     def all(self) -> tuple[Device, ...]:
-        """Return the CPU devices of all processes."""
+        """Return the CPU devices of all processes.
+
+        If ``reset`` has set none, they are this process's virtual devices, made at the
+        first call.
+        """
         with self.lock:
             if not self.cpu_devices:
                 self.cpu_devices = _virtual(_configured_count())

@@ -30,10 +30,12 @@ def entries(namespace: str) -> dict[str, str]:
 
 
 def attach(module: str) -> None:
-    """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions.
+    """Add entries to the docstrings of the functions of ``module``.
 
-    Names that the namespace lacks then raise errors that say where they are. Names that
-    are imported when they are asked for get their entries then, by ``attach_to``.
+    ``module`` is a name such as "arrayfn.numpy", whose entries are in ``numpy.txt``.
+    Functions that are imported only when they are asked for get their entries then, by
+    ``attach_to``. Also lets the error for a name that the module lacks say which module
+    has it.
     """
     namespace = sys.modules[module]
     for name, text in entries(module.removeprefix("arrayfn.")).items():

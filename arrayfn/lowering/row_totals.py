@@ -96,10 +96,14 @@ def drop_unread(
 class _Merger:
     """Adds the statements of the totals to those of the rows, one by one.
 
+    Axis 1 is along a row, and the rows reduce it. The totals reduce axis 0, across
+    rows.
+
     Attributes:
         levels, stages: those of each value so far, by name.
         alias: the scalar of the merged nest for a value of the totals.
-        shared: whether an array is read by both nests.
+        shared: whether both nests use an array with an element for each place (not one
+            that is broadcast along an axis).
         of_rows: the names of the values that the rows compute.
     """
 
@@ -153,7 +157,7 @@ class _Merger:
                 stage = max(stage, self.rows.stages - 1)
                 s = replace(s, argument=argument, stage=stage, across=True)
                 self.statements.append(s)
-            case Store():
+            case Store():  # an array of elements, which is no total
                 return False
         return True
 

@@ -211,6 +211,7 @@ class IndexedUpdate:
         """
         mask = _unknown_mask(self._index)
         if mask is not None:
+            # 0 stands for updates: it passes the check that these broadcast to x.
             return _where_masked(self._x, mask, 0, function(self._x))
         if unique_indices or _never_repeats(self._x, self._index, mode):
             value = function(self.get(mode=_before_writing(mode)))
@@ -284,6 +285,7 @@ class IndexedUpdate:
             )
             return reshape(changed, type.shape)
         mask = _unknown_mask(self._index)
+        # With an update for each true element, ``parse`` reads the mask's value.
         if mask is not None and not _needs_value(mask, self._x, updates):
             new = updates if combine is None else combine(self._x, updates)
             return _where_masked(self._x, mask, updates, new)

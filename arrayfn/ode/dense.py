@@ -48,6 +48,7 @@ class Dense:
         It is NaN outside of the interval. The step that contains t is found by binary
         search, and its interpolant evaluated.
         """
+        # Unused entries of ``times`` repeat the last time that was reached.
         times, count = self.steps.times, self.steps.accepted
         direction = anp.where(times[-1] < times[0], -1.0, 1.0)
         # Times ascend after multiplication by the direction.
@@ -60,6 +61,7 @@ class Dense:
             for x in (self.steps.coefficients, self.steps.values)
         )
         inner = self.method.evaluate(coefficients, value, (t - begin) / length)
+        # Without steps there is only the initial value.
         value = anp.where(count == 0, value, inner)
         inside = (direction * (t - times[0]) >= 0) & (direction * (times[-1] - t) >= 0)
         return anp.where(inside, value, anp.nan)

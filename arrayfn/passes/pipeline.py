@@ -100,7 +100,11 @@ class _LoopPass:
         return self.func(program, lambda body: self._simplified(body, known))
 
     def _simplified(self, body: Program, simplified: set[Program]) -> Program:
-        """Run ``body_passes`` on ``body``, unless they have been run on it before."""
+        """Run ``body_passes`` on ``body``, unless they have been run on it before.
+
+        The result is added to ``simplified``. Other loop passes take this set too, so
+        that they skip the inner bodies in it.
+        """
         if body in simplified:
             return body
         for apply in self.body_passes:

@@ -41,7 +41,11 @@ class Jvp(Protocol):
     def __call__(
         self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
     ) -> tuple[Program, list[bool]]:
-        """Return the jvp of ``program``, and which outputs have a tangent."""
+        """Return the jvp of ``program``, and which outputs have a tangent.
+
+        ``wrt`` marks the inputs that have a tangent, and ``dense`` the outputs that get
+        one in any case: zeros, if they do not vary.
+        """
         ...
 
 

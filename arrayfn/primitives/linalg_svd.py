@@ -146,7 +146,8 @@ def _samples() -> Iterable[Sample]:
         x = m.random_matrices(dtype, shape, 291 + position)
         yield Sample((x,), {"full": False})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2), 296),), {"full": True})
-    # Square factors are unique up to the signs of the columns beyond the rank.
+    # Square factors of other matrices have no derivative (see ``_jvp``). Here only one
+    # column is beyond the rank, so they are unique up to its sign.
     for dtype, shape, seed in (
         (dtypes.float32, (2, 4, 3), 297),
         (dtypes.float64, (3, 4), 298),

@@ -137,7 +137,8 @@ class SlidingWindows:
     def tap(self, x: Atom, position: Sequence[int]) -> Atom:
         """Emit the element at ``position`` of each window, as a slice of ``x``.
 
-        ``position`` has an index inside the window for each of ``axes``.
+        ``position`` has an index inside the window for each of ``axes``. ``padding``
+        must be (): ``x`` includes it (see ``inside``).
         """
         start, limit, strides = [0] * x.type.ndim, list(x.type.shape), [1] * x.type.ndim
         counts = self.count(x.type.shape)
@@ -152,7 +153,10 @@ class SlidingWindows:
         )
 
     def taps(self, x: Atom) -> list[Atom]:
-        """Emit the slice ``tap(x, position)`` of each position, in row-major order."""
+        """Emit the slice ``tap(x, position)`` of each position, in row-major order.
+
+        As for ``tap``, ``padding`` must be ().
+        """
         positions = itertools.product(*(range(size) for size in self.sizes))
         return [self.tap(x, position) for position in positions]
 
@@ -160,7 +164,7 @@ class SlidingWindows:
         """Return a view of all windows of a NumPy array, which must not be written.
 
         The axes are those of ``x``, with the number of windows along ``axes``, then the
-        axes inside windows.
+        axes inside windows. ``padding`` must be (): ``x`` includes it (see ``inside``).
         """
         if 0 in self.shape(x.shape):
             return np.zeros((*self.shape(x.shape), *self.sizes), x.dtype)

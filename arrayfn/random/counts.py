@@ -227,7 +227,8 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     def propose(u: Array, v: Array) -> tuple[Array, Array]:
         """Return numbers from two uniform ones, and whether they are accepted.
 
-        u is in [-1/2, 1/2), and v in (0, 1].
+        u is in [-1/2, 1/2), and v in (0, 1]. The constants are those of BTRS, which the
+        enclosing function computes.
         """
         distance = 0.5 - anp.abs(u)
         near = anp.maximum(distance, 1e-300)  # not 0, by which u is divided
@@ -238,6 +239,7 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
         here = lax.lgamma(count + 1.0) + lax.lgamma(n - count + 1.0)
         # The right side is log(P(count) / P(mode)).
         good = level <= at_mode - here + (count - mode) * log_odds
+        # Where the first condition holds, BTRS accepts any k: all are possible there.
         return count, ((distance >= 0.07) & (v <= quick)) | (possible & good)
 
     return _until_accepted(key, skipped, propose)

@@ -290,7 +290,11 @@ class _Transposed:
         self.word = f"the result of {program.name}: cotangent"
 
     def __call__(self, captured: Sequence[Any], cotangents: Any) -> Any:
-        """The cotangents of the arguments."""
+        """Return the cotangents of the arguments.
+
+        ``captured`` are the values that the function captured, ``cotangents`` those of
+        its result.
+        """
         cotangent_leaves = _flat_like(self.word, cotangents, *self.cotangents)
         results = apply_program(self.backward, [*captured, *cotangent_leaves])
         return tree.unflatten(self.structure, results)

@@ -130,7 +130,9 @@ def _needed(
     """Return the equations of a linear Program, and the residuals that they read.
 
     The equations are those of ``linear`` that ``outputs`` need, after those of ``free``
-    that these read. ``varying`` are the Vars that depend on unknown inputs.
+    that these read. ``varying`` are the Vars that depend on unknown inputs. ``free``
+    has the equations of Vars that are recomputed; these read only literals and each
+    other (see ``_free``).
     """
     needed_equations = needed(linear, outputs, effects=False)
     read: dict[Var, None] = {}

@@ -382,7 +382,9 @@ def _integrated(
     def coefficients(k: int) -> Sequence[Atom | None]:
         """Integrate the coefficients of order ``k - 1`` of the outputs' derivatives.
 
-        The derivatives' series are made at the first call.
+        The derivatives' series, ``slopes``, are made at the first call. They may read
+        the series of the outputs, of which these coefficients are part: only lower
+        orders, which do not depend on order ``k``.
         """
         if not slopes:
             moving = [x.derivative() for x in operands if x.varies]
@@ -390,6 +392,7 @@ def _integrated(
             values = zip(rule.program.outputs, series_of_outputs, strict=False)
             known = {v: y for v, y in values if isinstance(v, Var)}
             outputs = _interpreted(builder, rule.program, [*operands, *moving], known)
+            # ``firsts`` has one entry for each output: what follows are the tangents.
             slopes.extend(outputs[len(firsts) :])
         return [_scaled(y.at(k - 1), 1 / k) for y in slopes]
 

@@ -191,7 +191,11 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Copy a loop's final carries to its results, unless they are there already."""
+    """Copy a loop's final carries to its results, unless they are there already.
+
+    ``bases`` are the frame's, and ``own`` the loop's arguments. Those of a carry are
+    the addresses of its initial value, its two buffers, and its result (``+ 3``).
+    """
     for k in range(loop.carry_count):
         carry = loop.carries[k]
         result = own[carry.argument + 3]

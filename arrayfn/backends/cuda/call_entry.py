@@ -135,7 +135,10 @@ class CallEntry:
         """
         if not reads_objects():
             return call, call_single
+        # Native code finds a DeviceArray's slots by these offsets. They are read from
+        # Python's objects, so not before the check above.
         self._call.set(**slot_numbers())
+        # Each entry keeps ``self`` alive, which has the structure at this address.
         address = ctypes.addressof(self._call)
         return (
             builtin_of(entry.call_tuple, METH_FASTCALL, (address, call, self)),

@@ -346,8 +346,11 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
 
     ``x`` is a number, or an array with the layout of ``type``.
     """
+    # ``in_place`` copies only arrays that kernels cannot read, such as unaligned ones.
     host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
+    # The lowest element's offset from the first one (negative if a stride is), and how
+    # many elements the memory has from the lowest to the highest.
     low, count = type.span()
     gpu = device()
     pointer, owner = gpu.block(count * size)

@@ -43,6 +43,7 @@ class InlinePrinter(StagedPrinter):
     def body(self) -> None:
         """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
+        # Choose memory for a row's values that later stages read.
         self.keep_rows(math.prod(self.nest.axes[k].extent for k in self.reduced_axes))
         variables: dict[int, str] = {}
         kept_loops = [self.open_axis(axis, variables) for axis in self.kept_axes]
@@ -58,6 +59,7 @@ class InlinePrinter(StagedPrinter):
                 self.open_axis(axis, inner_variables) for axis in self.reduced_axes
             ]
             self.stage_loop_body(stage, inner_variables, self.row_index())
+            # An axis without a loop (see ``open_axis``) has none to close.
             for _ in filter(None, loops):
                 self.close()
         for _ in filter(None, kept_loops):

@@ -179,7 +179,8 @@ class LoopPrinter(LoopFrame):
     def print(self) -> None:
         """Print the kernel: fill in ``source`` and ``parameters``.
 
-        There is one work item, or one for each block of lanes if the loop has lanes.
+        There is one work item. If the loop has lanes (elements that go through all
+        iterations independently), there is one for each ``BLOCK`` of them.
         """
         self.open("for item in range(begin, end):")
         if self.step.lanes:

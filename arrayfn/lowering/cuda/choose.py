@@ -107,8 +107,9 @@ def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     """Choose the schedule of a nest without reductions.
 
-    A thread computes a vector along the innermost axis. If operands are contiguous
-    along another axis, blocks transpose tiles in shared memory instead.
+    A thread computes a vector of ``lanes`` elements along the innermost axis. If
+    operands are contiguous along another axis, blocks transpose tiles in shared memory
+    instead.
     """
     if not nest.axes:
         return Elementwise(threads=32, lanes=1, full_vectors=True)
@@ -118,12 +119,13 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     extent = nest.axes[-1].extent
     widest = min(widest_lanes(nest, gpu), store_lanes(nest, gpu))
     lanes = divisor_lanes(extent, widest)
-    # One long axis that the widest vectors do not divide: the elements after the last
-    # full vector are computed one by one.
+    # One long axis, of 16 vectors or more, that the widest vectors do not divide: the
+    # elements after the last full vector are computed one by one.
     if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
         return Elementwise(gpu.threads, widest, full_vectors=False)
     # A thread that gathers rows waits for an index before each load: it has several
-    # vectors at a time, if that leaves vectors for all threads of the GPU.
+    # vectors at a time, if that leaves vectors for all threads of the GPU (two of the
+    # largest blocks on each multiprocessor).
     vectors = math.prod(a.extent for a in nest.axes) // lanes
     all_threads = gpu.multiprocessors * 2 * gpu.max_threads
     tiles = gpu.gather_tiles if lanes > 1 and gathers_rows(nest) else 1

@@ -56,9 +56,10 @@ def with_host_loops(
 def _marked(
     steps: Iterable[Step], kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> tuple[Step, ...]:
-    """Set ``host`` of loops and branches to their first step that needs the host.
+    """Set ``host`` of loops and branches to their first kernel that needs the host.
 
-    ``kernels`` has the kernels that they call, by name.
+    It is the kernel's name, or "". Where it is set, the host reads the loop's predicate
+    or the branch's index. ``kernels`` has the kernels by name.
     """
     marked: list[Step] = []
     for step in steps:

@@ -35,7 +35,8 @@ class Exchanged:
             ``remainder(member, 8)``.
         offset: What goes before an index into the arrays. Empty, or, where they are
             double-buffered, the beginning of this row's buffer and `` + ``.
-        elements: Elements of the row in each part, if all have as many.
+        elements: Elements of the row in each part, rounded down. It is only read where
+            all parts have as many (see ``row_merges``).
     """
 
     count: int

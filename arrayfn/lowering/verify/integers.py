@@ -261,9 +261,9 @@ def _plain(x: Any) -> Lanes:
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
     """Compute the smaller of two numbers, or the larger one if ``larger``.
 
-    The result is ``x`` or ``y`` itself if one is always smaller. Otherwise it is
-    computed for each value (NeedsLanes), or is an unknown number with bounds if it
-    depends on data.
+    If the same one is always smaller (or larger), the result is that number itself.
+    Otherwise it is computed for each value (NeedsLanes), or is an unknown number with
+    bounds if it depends on data.
     """
     difference = y.plus(x, -1)
     if larger:
@@ -276,6 +276,7 @@ def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
     function = np.maximum if larger else np.minimum
     exact = _computed_per_lane(function, x, y, state)
     if exact is not None:
+        # Of two ints, NumPy's function makes a NumPy scalar.
         return Number(_plain(exact.base))
     (a, b), (c, d) = state.range(x), state.range(y)
     return state.unknown(_plain(function(a, c)), _plain(function(b, d)), x, y)

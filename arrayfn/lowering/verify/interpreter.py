@@ -674,9 +674,9 @@ class Interpreter:
     def call(self, name: str, node: ast.Call, state: State) -> Value:
         """Evaluate a call of the function ``name``, and record its effects.
 
-        This is a function of the text, a device function of CUDA (see ``EFFECTS``), a
-        function of integers or conditions, ``select``, or a function of rows. All
-        others compute data.
+        ``name`` is a function that the kernel's source defines, a device function of
+        CUDA (see ``EFFECTS``), a function of integers or conditions (see
+        ``converted``), ``select``, or a function of rows. All others compute data.
         """
         if name in self.functions:
             return self.call_local(self.functions[name], node, state)

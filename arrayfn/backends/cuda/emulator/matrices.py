@@ -97,7 +97,8 @@ def _mma(function: DeviceFunction, arguments: Arguments) -> None:
     def factor(first: int, count: int) -> list[Array]:
         """Assemble ``count`` 8x8 matrices as float32.
 
-        Their registers are arguments ``first`` and ``first + 1`` of each lane.
+        Argument ``first`` of each lane is an array of registers, and the next one is
+        the index of the first register.
         """
         raw = _fragments([a[first : first + 2] for a in arguments], count)
         kind = _TYPES[function.dtype]

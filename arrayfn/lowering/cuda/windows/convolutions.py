@@ -229,7 +229,10 @@ class _Arrangement:
         """Emit the rewritten equation, and equations that change its arrays' layouts.
 
         ``operands`` are the equation's; the value returned has the type ``result``.
+        ``self.roles`` are the roles of their axes. The rewritten equation's arrays have
+        the library's roles, in the params that ``ROLES`` names.
         """
+        # The array that is computed: the output, or a cotangent, of operand or kernel.
         gives = self.params["gives"]
         # An algorithm by blocks pads the operand itself, by its borders.
         is_padded = bool(self.extra_padding) and self.algorithm == "library"
