@@ -234,6 +234,8 @@ def _windows_types(x: ArrayType, *, order: Axes, **params: Any) -> ArrayType:
     """Type rule: the axes of windows, then those inside windows, put into ``order``."""
     geometry = SlidingWindows(**params)
     geometry.check("sliding_windows", x)
+    if geometry.padding:  # its elements are not in the memory of x
+        raise ShapeError("sliding_windows has no padding: pad the operand first")
     shape = (*geometry.shape(x.shape), *geometry.sizes)
     if sorted(order) != list(range(len(shape))):
         raise ShapeError(

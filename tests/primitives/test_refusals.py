@@ -290,3 +290,12 @@ def test_starts_may_have_any_integer_dtype() -> None:
             assert row.types(x, start, sizes=(2,)).shape == (2,)
         else:
             assert row.types(x, x.with_shape((2,)), start).shape == (4,)
+
+
+def test_sliding_windows_refuse_a_padding_that_is_not_in_memory() -> None:
+    windows = {"axes": (0,), "sizes": (3,), "strides": (1,), "dilations": (1,)}
+    row = TABLE["sliding_windows"]
+    x = ArrayType((5,), dtypes.float64)
+    assert row.types(x, **windows, order=(0, 1)).shape == (3, 3)
+    with pytest.raises(ShapeError, match="pad the operand first"):
+        row.types(x, **windows, padding=((1, 1),), order=(0, 1))
