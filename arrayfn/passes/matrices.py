@@ -54,25 +54,18 @@ def as_matrix(
     (_, batch_stride), (m, row_stride), (n, column_stride) = merged
     offset = read.offset(base_strides)
     if (column_stride == 1 or n == 1) and (row_stride >= n or m == 1):
-        leading = row_stride if m > 1 else n
-        matrix = Matrix(
-            read.base,
-            offset,
-            max(leading, 1),
-            transposed=False,
-            batch_stride=batch_stride,
-        )
+        transposed, leading = False, row_stride if m > 1 else n
     elif (row_stride == 1 or m == 1) and (column_stride >= m or n == 1):
-        leading = column_stride if n > 1 else m
-        matrix = Matrix(
-            read.base,
-            offset,
-            max(leading, 1),
-            transposed=True,
-            batch_stride=batch_stride,
-        )
+        transposed, leading = True, column_stride if n > 1 else m
     else:
         return None
+    matrix = Matrix(
+        read.base,
+        offset,
+        max(leading, 1),
+        transposed=transposed,
+        batch_stride=batch_stride,
+    )
     if type.dtype.itemsize > 1 or not type.size:
         return matrix
     offsets = (matrix.leading, matrix.offset, matrix.batch_stride)

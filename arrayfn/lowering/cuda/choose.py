@@ -135,11 +135,11 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
 
 
 def store_lanes(nest: Nest, gpu: GpuConfig) -> int:
-    """Elements of the longest vector that one store can write, for each result.
+    """Return the elements of the longest vector that one store writes to any result.
 
-    With longer vectors, a warp's store would write every other 16 bytes. A step of Adam
-    with bfloat16 gradients and float32 parameters takes 6 % longer so, and a conversion
-    of bfloat16 to float32 8 % (H200, 16 Mi elements).
+    With longer vectors, each store of a warp would write every other 16 bytes. A step
+    of Adam with bfloat16 gradients and float32 parameters then takes 6 % longer, and a
+    conversion of bfloat16 to float32 takes 8 % longer (H200, 16 Mi elements).
     """
     sizes = [o.dtype.itemsize for o in nest.operands if o.written]
     return max(1, gpu.vector_bytes // max(sizes, default=1))

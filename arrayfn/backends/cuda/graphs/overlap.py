@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -224,13 +224,13 @@ def _grouped(
     order: list[tuple[int, ...]] = []
     group: list[int] = []
     collectives = [k for k, step in enumerate(steps) if _is_collective(step)]
-    bytes_left = sum(_bytes_read(accesses, collectives))
+    bytes_left = _bytes_read(accesses, collectives)
     for k, step in enumerate(steps):
         if not _is_collective(step):
             order.append((k,))
             continue
         group.append(k)
-        bytes_left -= sum(_bytes_read(accesses, [k]))
+        bytes_left -= _bytes_read(accesses, [k])
         limits = Limits(
             max(_MIN_GROUP_BYTES, bytes_left // 2),
             max(_MIN_DELAY, sum(is_large[k:]) // 2),
@@ -253,7 +253,7 @@ def _continues(
     It is unless the group is large enough, or would begin too late: after a step that
     accesses its arrays, or after too many large steps.
     """
-    if sum(_bytes_read(accesses, group)) >= limits.bytes:
+    if _bytes_read(accesses, group) >= limits.bytes:
         return False
     large_steps = sum(is_large[group[0] : group[-1]])
     for k in range(group[-1] + 1, len(steps)):
@@ -265,14 +265,12 @@ def _continues(
     return False
 
 
-def _bytes_read(
-    accesses: Sequence[Sequence[Access]], steps: Sequence[int]
-) -> Iterator[int]:
-    """Yield the bytes that each of ``steps`` reads from each of its operands.
+def _bytes_read(accesses: Sequence[Sequence[Access]], steps: Sequence[int]) -> int:
+    """Return the bytes that ``steps``, given by number, read from their operands.
 
-    ``steps`` are numbers. ``accesses`` has the ranges of addresses of each step.
+    ``accesses`` has the ranges of addresses of each step.
     """
-    return (
+    return sum(
         end - begin for k in steps for begin, end, writes in accesses[k] if not writes
     )
 
