@@ -142,8 +142,8 @@ def full(
     """Return an array of ``shape`` that is filled with ``fill_value``.
 
     ``fill_value`` is a number, or an array that is broadcast. The result has its dtype
-    by default. If ``dtype`` is that of keys, the number fills every word
-    of every key. ``device`` is where the array is made. It is a backend's name, one of
+    by default. If ``dtype`` is that of keys, the number fills every word of every key.
+    ``device`` is where the array is made. It is a backend's name, one of
     ``af.devices()``, or a NamedSharding, which cuts the array over a mesh. Raises
     ArgumentError for another device or order, ShapeError if an array does not
     broadcast.
