@@ -306,7 +306,7 @@ def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
     ``starts[digit] + counters[w * 256 + digit] + r`` in the tile. That place plus
     ``bases[digit]`` is its place in the row.
 
-    Each thread computes ``each`` consecutive digits, from ``first`` on.
+    Each thread has ``each`` consecutive digits, from ``first`` on.
     ``starts[digit]`` is the number of elements of the tile whose digits belong to
     earlier threads, so it is the same for all digits of a thread. Each of ``counters``
     was the count of a digit in a warp. It becomes the number of the tile's elements
