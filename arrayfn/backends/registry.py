@@ -68,10 +68,10 @@ def get_backend(name: str) -> Backend:
             raise BackendError(
                 f"{name!r} is not a backend to compute on, but a part that backends "
                 f"may use ({PARTS[name].description}); there are "
-                f"{', '.join(chosen_by_name())}",
+                f"{', '.join(device_names())}",
                 user_location(),
             )
-        known = chosen_by_name()
+        known = device_names()
         near = difflib.get_close_matches(name, (*known, *PARTS), 1, cutoff=0.7)
         if name.startswith("gpu"):
             near = ["cuda" + name[3:]]
@@ -102,8 +102,8 @@ def has_backend(name: str) -> bool:
     return name in BACKENDS
 
 
-def chosen_by_name() -> list[str]:
-    """Return the names of backends that users can name as a device.
+def device_names() -> list[str]:
+    """Return the names of the backends that users can choose as a device.
 
     They need not be available on this machine. A backend of another kind, "implied", is
     chosen by where the arguments lie.

@@ -245,7 +245,7 @@ def _timed(call: EjectedCall, backend: TimingBackend) -> _Outcome:
     results = run(call.inputs())
     if not call.items:
         return _Outcome(results)
-    # ``times_of_steps()[0]`` is (runs, seconds) of step 0, the only one, so far.
+    # ``times_of_steps()[0]`` is (runs, total seconds) of step 0, the only one, so far.
     times: list[float] = []
     for _ in range(_REPEATS):
         before = run.times_of_steps()[0][1]

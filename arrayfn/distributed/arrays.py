@@ -14,7 +14,7 @@ from arrayfn.backends.registry import get_backend
 from arrayfn.distributed.devices import DEVICES, Device, devices_of
 from arrayfn.distributed.pictures import html_picture, text_picture
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.ir import ArrayType, NamedSharding, in_place, type_of
+from arrayfn.ir import ArrayType, NamedSharding, as_readable, type_of
 from arrayfn.tracing import ArrayOnDevice
 from arrayfn.tracing.keys import WORDS, Key
 
@@ -204,7 +204,7 @@ def put_sharded(x: Any, sharding: NamedSharding) -> ShardedArray:
 
     Each process passes the whole of ``x`` and stores only the parts of its own devices.
     """
-    array = np.asarray(in_place(x))
+    array = np.asarray(as_readable(x))
     return make_array_from_callback(
         array.shape, sharding, array.__getitem__, type_of(x).dtype
     )

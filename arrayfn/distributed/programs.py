@@ -146,7 +146,7 @@ class ClockedMesh:
         # For each CPU device, the arrays in which its plan counts and times steps.
         self._states = [] if self._run.on_gpus else self._run.bind_clocked()
         self.backend = "cuda" if self._run.on_gpus else "mesh"
-        # For each device: (runs, total seconds) of each step, by its number.
+        # For each device: (runs, total seconds) of each step so far, by its number.
         self._step_times: list[Mapping[int, tuple[int, float]]] = []
 
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
@@ -159,17 +159,19 @@ class ClockedMesh:
         return results
 
     def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
-        """For each step: how often a device ran it, and the devices' mean seconds.
+        """Map each step's number to (how often it ran so far, its total seconds).
 
-        Devices that take different branches run a step different numbers of times; the
-        largest number is returned.
+        The seconds are the mean of the devices' totals. Devices that take different
+        branches run a step different numbers of times; the largest number is returned.
         """
-        # ``_step_times`` has for each device a dict {step: (runs, mean seconds)}.
         steps = sorted({step for times in self._step_times for step in times})
         of_devices = {s: [t.get(s, (0, 0.0)) for t in self._step_times] for s in steps}
         return {
-            step: (max(r for r, _ in each), sum(t for _, t in each) / len(each))
-            for step, each in of_devices.items()
+            step: (
+                max(runs for runs, _ in pairs),
+                sum(total for _, total in pairs) / len(pairs),
+            )
+            for step, pairs in of_devices.items()
         }
 
 

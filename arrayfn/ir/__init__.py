@@ -20,7 +20,7 @@ from arrayfn.ir.program import (
 from arrayfn.ir.sharding import Mesh, NamedSharding, PartitionSpec
 from arrayfn.ir.types import (
     ArrayType,
-    in_place,
+    as_readable,
     joined_variance,
     type_of,
     why_not_an_array,
@@ -39,7 +39,7 @@ __all__ = [
     "PrimitiveRow",
     "Program",
     "Var",
-    "in_place",
+    "as_readable",
     "joined_variance",
     "programs_in",
     "type_of",

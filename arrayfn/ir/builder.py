@@ -22,7 +22,7 @@ from arrayfn.ir import (
     PrimitiveRow,
     Program,
     Var,
-    in_place,
+    as_readable,
     type_of,
 )
 
@@ -59,16 +59,16 @@ class ProgramBuilder:
     def constant(self, array: Array) -> Var:
         """Return the constant that holds ``array``; add it on the first call.
 
-        An array that is not aligned to its strides is copied (see ``ir.in_place``).
+        An array that kernels cannot read is copied (see ``ir.as_readable``).
         """
         copied = self._copies.get(id(array))
-        aligned = in_place(array) if copied is None else copied[0]
+        readable = as_readable(array) if copied is None else copied[0]
         # Keep ``array`` beside its copy, so that its id stays its own.
-        if aligned is not array and copied is None:
-            self._copies[id(array)] = aligned, array
-        known = self._constants.get(id(aligned))
+        if readable is not array and copied is None:
+            self._copies[id(array)] = readable, array
+        known = self._constants.get(id(readable))
         if known is None:
-            known = self._constants[id(aligned)] = Var(type_of(aligned)), aligned
+            known = self._constants[id(readable)] = Var(type_of(readable)), readable
         return known[0]
 
     def adopt_constant(self, var: Var, array: Any) -> None:

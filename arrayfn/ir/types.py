@@ -133,7 +133,7 @@ def type_of(value: object) -> ArrayType:
     """Return the type of ``value``: an array of NumPy or a device, or a scalar.
 
     Arrays on devices have their type as attribute ``__arrayfn_type__``. An array that
-    kernels cannot read has the type of its copy (``in_place``). Raises ArgumentError
+    kernels cannot read has the type of its copy (``as_readable``). Raises ArgumentError
     for a Python int that does not fit int64, and for matrices and masked arrays.
     """
     if type(value) is np.ndarray:
@@ -171,11 +171,11 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
     return ArrayType(array.shape, dtype, layouts.from_strides(array.shape, steps))
 
 
-def in_place(x: Any) -> Any:
+def as_readable(x: Any) -> Any:
     """Return ``x``, or a row-major copy if kernels cannot read its elements.
 
-    Kernels count strides in elements. Fields of records, and arrays that begin at an
-    odd byte, have strides or addresses that are no multiple of the element size.
+    Kernels count strides in elements, and need aligned elements. Fields of records, and
+    arrays that begin at an odd byte, may have neither.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):
         return x

@@ -278,32 +278,39 @@ class _Product:
         return (rows >= begin) & (rows < end)
 
     def as_rhs(self, mask: Array) -> Array:
-        """Rearrange ``mask``, a result of ``members``, so that it broadcasts with rhs.
+        """Rearrange ``mask``, a result of ``members``, to broadcast with rhs.
 
-        Contracted and batch axes move to their places in rhs. The free axes of lhs,
-        along which ``mask`` has extent 1, disappear.
+        The ragged axis must be contracted, so that rhs has no group axis. Contracted
+        and batch axes move to their places in rhs.
         """
-        # The axis of lhs that corresponds to each axis of rhs.
-        pairs = dict(
+        # By axis of rhs, the axis of lhs that is contracted or batched with it.
+        lhs_axis_of = dict(
             zip(
                 (*self.contracted[1], *self.batch[1]),
                 (*self.contracted[0], *self.batch[0]),
                 strict=True,
             )
         )
-        axes = [pairs[a] for a in sorted(pairs)]
+        axes = [lhs_axis_of[a] for a in sorted(lhs_axis_of)]
         reordered = mask.transpose((*axes, *self.free))
-        shape = [mask.shape[pairs[a]] if a in pairs else 1 for a in range(self.y.ndim)]
+        # Drop the free axes of lhs, along which the mask has extent 1, and insert axes
+        # of extent 1 for the free axes of rhs.
+        shape = [
+            mask.shape[lhs_axis_of[a]] if a in lhs_axis_of else 1
+            for a in range(self.y.ndim)
+        ]
         return reshape(reordered, shape)
 
     def as_result(self, mask: Array, ndim: int) -> Array:
         """Rearrange ``mask``, a result of ``members``, to broadcast with a product.
 
-        The product has ``ndim`` axes: batch axes, free axes of lhs, free axes of rhs.
-        Contracted axes, along which ``mask`` has extent 1, disappear.
+        The ragged axis must be free. The product has ``ndim`` axes: batch axes, free
+        axes of lhs, free axes of rhs.
         """
         reordered = mask.transpose((*self.batch[0], *self.free, *self.contracted[0]))
         count = len(self.batch[0]) + len(self.free)
+        # Drop the contracted axes, along which the mask has extent 1, and append axes
+        # of extent 1 for the free axes of rhs.
         return reshape(reordered, (*reordered.shape[:count], *[1] * (ndim - count)))
 
 

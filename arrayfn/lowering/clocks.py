@@ -60,7 +60,7 @@ def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
 
 
 def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
-    """Return ``(runs, seconds)`` of each step that ran, by its number.
+    """Return ``(runs, total seconds)`` of each step that ran, by its number.
 
     ``state`` is the array of ``with_clocks``, after some calls.
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
-from arrayfn.backends.registry import chosen_by_name, get_backend, has_backend
+from arrayfn.backends.registry import device_names, get_backend, has_backend
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -361,7 +361,7 @@ def placed(name: str, x: Any, device: Any) -> Any:
         return put_sharded(x, sharding)
     device = getattr(device, "backend", device)
     if device is not None and not (isinstance(device, str) and has_backend(device)):
-        known = ", ".join(map(repr, chosen_by_name()))
+        known = ", ".join(map(repr, device_names()))
         raise ArgumentError(
             f"{name} makes arrays on one of {known}, or over a mesh by a "
             f"NamedSharding, not on {device!r}",

@@ -116,12 +116,14 @@ class _MappedDerivative:
     results_vary: list[bool]
 
     def __call__(self, size: int, mapped: tuple[bool, ...], batch: Batch) -> Mapped:
-        """Differentiate the mapped function, for these mapped operands.
+        """Differentiate the mapped function, for these mapped operands and tangents.
 
-        If no operand is mapped together with its tangent, the custom rule is tried with
-        all operands unmapped. If it then maps no result, the derivative of its Program
-        is mapped by the rules of the primitives in it. Otherwise the Program that the
-        custom rule gives for the mapped operands is differentiated.
+        If an operand is mapped together with its tangent, the Program that the custom
+        rule gives for mapped operands is differentiated. Otherwise, as in JAX, the
+        custom rule gives a Program for unmapped operands. The derivative of this
+        Program is mapped by the rules of the primitives in it. So ``jacfwd``, which
+        maps tangents only, computes the results once and not once for each tangent. If
+        that Program has a mapped result after all, the first way is taken.
 
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
@@ -130,9 +132,9 @@ class _MappedDerivative:
         operands_mapped, flags = split_by_counts(mapped, len(self.varies))
         next_flag = iter(flags)
         tangents_mapped = [varies and next(next_flag) for varies in self.varies]
-        if self.is_mapped_by_tangents(operands_mapped, tangents_mapped):
-            nothing = (False,) * len(operands_mapped)
-            program, results_mapped = custom_rule(size, nothing, batch)
+        if not self.any_mapped_with_tangent(operands_mapped, tangents_mapped):
+            none_mapped = (False,) * len(operands_mapped)
+            program, results_mapped = custom_rule(size, none_mapped, batch)
             if not any(results_mapped):
                 derivative, has_tangent = self.derivative(program)
                 builder = ProgramBuilder(derivative.name)
@@ -142,12 +144,12 @@ class _MappedDerivative:
                     unmapped = builder.build(outputs)
                 return batch(unmapped, size, mapped, [False] * len(outputs))
         # If an operand or its tangent is mapped, the custom rule maps both.
-        together = elementwise_or(operands_mapped, tangents_mapped)
-        program, results_mapped = custom_rule(size, tuple(together), batch)
+        either_mapped = elementwise_or(operands_mapped, tangents_mapped)
+        program, results_mapped = custom_rule(size, tuple(either_mapped), batch)
         derivative, has_tangent = self.derivative(program)
         builder = ProgramBuilder(derivative.name)
         with builder:
-            wanted = [*together, *selected(together, self.varies)]
+            wanted = [*either_mapped, *selected(either_mapped, self.varies)]
             inputs = [
                 _mapped_input(builder, type, size, is_mapped, is_wanted)
                 for type, is_mapped, is_wanted in zip(
@@ -160,14 +162,15 @@ class _MappedDerivative:
         tangents_of_results = selected(results_mapped, self.results_vary)
         return mapped_program, [*results_mapped, *tangents_of_results]
 
-    def is_mapped_by_tangents(
+    def any_mapped_with_tangent(
         self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
     ) -> bool:
-        """Whether every mapped operand has a tangent that is not mapped.
+        """Whether some operand is mapped together with its tangent.
 
-        This is also true if only tangents are mapped.
+        A mapped operand without a tangent counts as one: its tangent is 0 for all
+        members.
         """
-        return not any(
+        return any(
             is_mapped and (tangent_mapped or not varies)
             for is_mapped, tangent_mapped, varies in zip(
                 operands_mapped, tangents_mapped, self.varies, strict=True

@@ -258,7 +258,7 @@ class _Run:
         }
 
     def taken(self) -> dict[int, tuple[int, float]]:
-        """Return (runs, seconds) of each step so far, by number."""
+        """Return (runs, total seconds) of each step so far, by its number."""
         return {} if self.timed is None else dict(self.timed.times_of_steps())
 
     def since(

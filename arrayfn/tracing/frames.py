@@ -16,7 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.array_likes import adopted
-from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, in_place, type_of
+from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, as_readable, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.value import Refused, Tracer
@@ -152,7 +152,7 @@ class Frame:
         array = np.asarray(operand)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return Literal(array.item(), dtypes.canonical(array.dtype))
-        array = in_place(array)  # a copy if kernels cannot read the strides
+        array = as_readable(array)  # a copy if kernels cannot read the strides
         return self._capture(array, type_of(array))
 
     def depends_on_inputs(self, atom: Atom) -> bool:

@@ -253,14 +253,14 @@ def described(function: Function) -> str:
     return f"{name} ({SourceLocation(code.co_filename, code.co_firstlineno)})"
 
 
-def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
+def like(leaf_name: str, position: int, wanted: ArrayType, value: Any) -> Any:
     """Check that ``value`` has the type ``wanted``, and return it.
 
     A Python number is converted to the dtype of ``wanted``. Error messages call the
-    value ``word position``, such as "tangent 2".
+    value ``leaf_name position``, such as "tangent 2".
     """
     value = adopted(value)
-    check_leaf(value, f"{word} {position}")
+    check_leaf(value, f"{leaf_name} {position}")
     if dtypes.is_python_scalar(value) and not (
         isinstance(value, complex) and wanted.dtype not in dtypes.COMPLEX
     ):
@@ -268,14 +268,14 @@ def like(word: str, position: int, wanted: ArrayType, value: Any) -> Any:
     actual = leaf_type(value)
     if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
         raise ShapeError(
-            f"{word} {position} is {actual}, but the value that it belongs to is "
+            f"{leaf_name} {position} is {actual}, but the value that it belongs to is "
             f"{wanted}",
             user_location(),
         )
     extra = sorted(actual.varying - wanted.varying)
     if extra:
         raise ArgumentError(
-            f"{word} {position} varies along the mesh axis {extra[0]!r}, but the "
+            f"{leaf_name} {position} varies along the mesh axis {extra[0]!r}, but the "
             f"value that it belongs to does not; mark that with lax.pvary(x, "
             f"{extra[0]!r})",
             user_location(),

@@ -199,7 +199,7 @@ class _PushForward:
         self.structure, self.types, self.wrt = at.structure, at.types, at.wrt
 
     def __call__(self, residuals: Sequence[Any], *tangents: Any) -> Any:
-        """The tangents of the value."""
+        """Return the tangents of the value."""
         tangent_leaves = _flat_like(
             "linearize: tangent", tangents, self.structure, self.types
         )
@@ -211,24 +211,28 @@ class _PushForward:
 class _PullBack:
     """The transpose of a linearized function: a callable of residuals and cotangents.
 
-    ``backward`` is the transposed Program, and ``cotangents`` are the structure and the
-    types of the value. ``wrt`` says which arguments' leaves have a cotangent in it.
+    ``backward`` is the transposed Program. ``value_tree`` and ``value_types`` are the
+    structure and the leaves' types of the value, which its cotangents have, too.
+    ``structure`` is that of the arguments, and ``wrt`` says which of their leaves have
+    a cotangent in ``backward``.
     """
 
     def __init__(self, at: _Linearized) -> None:
         self.backward = transpose(at.linear, at.split.residuals)
-        self.cotangents = at.value_tree, at.linear.output_types
+        self.value_tree, self.value_types = at.value_tree, at.linear.output_types
         self.structure, self.wrt = at.structure, at.wrt
 
     def __call__(
         self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
     ) -> Any:
-        """The cotangents of the arguments.
+        """Return the cotangents of the arguments.
 
         ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
         integers.
         """
-        cotangent_leaves = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
+        cotangent_leaves = _flat_like(
+            "vjp: cotangent", cotangents, self.value_tree, self.value_types
+        )
         gradients = iter(apply_program(self.backward, [*residuals, *cotangent_leaves]))
         others = iter(fixed)
         dense = [next(gradients if wanted else others) for wanted in self.wrt]
@@ -276,8 +280,9 @@ class _Transposed:
     """The transpose of a linear Program, called with captured values and cotangents.
 
     The Program's inputs are the captured values, then the arguments' leaves.
-    ``structure`` is the pytree of the arguments. ``cotangents`` has the pytree and the
-    leaf types that cotangents must have, and ``word`` names these in error messages.
+    ``backward`` is the transposed Program. ``structure`` is that of the arguments.
+    ``value_tree`` and ``value_types`` are the structure and the leaves' types of the
+    Program's result, which its cotangents must have.
     """
 
     def __init__(
@@ -286,8 +291,8 @@ class _Transposed:
         captured = len(program.inputs) - structure.num_leaves
         self.backward = transpose(program, captured)
         self.structure = structure
-        self.cotangents = value_tree, program.output_types
-        self.word = f"the result of {program.name}: cotangent"
+        self.value_tree, self.value_types = value_tree, program.output_types
+        self.leaf_name = f"the result of {program.name}: cotangent"
 
     def __call__(self, captured: Sequence[Any], cotangents: Any) -> Any:
         """Return the cotangents of the arguments.
@@ -295,7 +300,9 @@ class _Transposed:
         ``captured`` are the values that the function captured, ``cotangents`` those of
         its result.
         """
-        cotangent_leaves = _flat_like(self.word, cotangents, *self.cotangents)
+        cotangent_leaves = _flat_like(
+            self.leaf_name, cotangents, self.value_tree, self.value_types
+        )
         results = apply_program(self.backward, [*captured, *cotangent_leaves])
         return tree.unflatten(self.structure, results)
 
@@ -308,23 +315,23 @@ def _first_outputs(program: Program, count: int) -> Program:
 
 
 def _flat_like(
-    word: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
+    leaf_name: str, value: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
     """Flatten ``value``, after a check of its structure and its leaves' ``types``.
 
-    A list stands for a tuple, too. ``word`` is what a leaf is called in messages, such
-    as "vjp: cotangent".
+    A list stands for a tuple, too. ``leaf_name`` is what a leaf is called in messages,
+    such as "vjp: cotangent".
     """
     if isinstance(value, list) and structure.type is tuple:
         value = tuple(value)
     leaves, own_structure = tree.flatten(value)
     if own_structure != structure:
         raise ArgumentError(
-            f"{word}s have the structure {tree.text_of(own_structure)}, not "
+            f"{leaf_name}s have the structure {tree.text_of(own_structure)}, not "
             f"{tree.text_of(structure)}, that of the values they belong to",
             user_location(),
         )
     return [
-        like(word, position, t, x)
+        like(leaf_name, position, t, x)
         for position, (t, x) in enumerate(zip(types, leaves, strict=True))
     ]

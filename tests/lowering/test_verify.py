@@ -21,6 +21,7 @@ from arrayfn.lowering.cuda import destinations
 from arrayfn.lowering.cuda.solvers import substitution
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import (
+    Branch,
     BufferArgument,
     ExecutionPlan,
     Kernel,
@@ -28,6 +29,8 @@ from arrayfn.lowering.plan import (
     Loop,
     Parameter,
     Step,
+    kernel_calls,
+    numbered,
 )
 from arrayfn.lowering.verify import ProofCounts, Report, verify
 from arrayfn.lowering.verify.checked_run import is_small
@@ -54,6 +57,24 @@ def with_call(compiled: CompiledProgram, number: int, **changes: Any) -> Any:
 
 def with_steps(compiled: CompiledProgram, steps: Sequence[Step]) -> CompiledProgram:
     return replace(compiled, plan=replace(compiled.plan, steps=tuple(steps)))
+
+
+def with_step_replaced(
+    steps: Sequence[Step], old: Step, new: Sequence[Step]
+) -> tuple[Step, ...]:
+    """``steps`` with ``new`` for ``old``, which may be inside a loop or branch."""
+    result: list[Step] = []
+    for step in steps:
+        if step is old:
+            result += new
+        elif isinstance(step, Loop):
+            result.append(replace(step, body=with_step_replaced(step.body, old, new)))
+        elif isinstance(step, Branch):
+            branches = (with_step_replaced(b, old, new) for b in step.branches)
+            result.append(replace(step, branches=tuple(branches)))
+        else:
+            result.append(step)
+    return tuple(result)
 
 
 def with_text(compiled: CompiledProgram, old: str, new: str) -> CompiledProgram:
@@ -127,7 +148,9 @@ def test_all_of_a_value_is_not_written_where_a_part_of_it_goes() -> None:
 
 def test_an_output_that_is_not_written_whole_is_refused() -> None:
     compiled = on_cpu(lambda x: x * 2, X)
-    refused(with_call(compiled, 0, items=11), "bytes 44 to 48 of output 0 are not writ")
+    # The results are read after all steps.
+    message = "cpu: bytes 44 to 48 of output 0 are not written, and the results are"
+    refused(with_call(compiled, 0, items=11), message)
 
 
 def test_an_element_that_two_items_write_is_refused() -> None:
@@ -445,7 +468,67 @@ def test_a_loop_whose_windows_leave_the_array_is_refused() -> None:
     loop = steps[place]
     assert isinstance(loop, Loop)
     steps[place] = replace(loop, count=6)
-    refused(with_steps(compiled, steps), "lies at bytes .* in iteration 5, which has")
+    message = rf"step {place}: slice \d lies at bytes .* in iteration 5, which has"
+    refused(with_steps(compiled, steps), message)
+
+
+def looped_and_branched() -> CompiledProgram:
+    """A plan with steps before, in, between and after a loop and a branch."""
+
+    def function(p: Any, w: Any, x: Any) -> Any:
+        h, rows = lax.scan(lambda h, y: (anp.tanh(h @ w + y), h), x[0], x @ w)
+        z = lax.cond(p, lambda h: anp.sin(h) @ w, lambda h: w @ anp.cos(h), h)
+        return (rows @ w) * z
+
+    compiled = on_cpu(function, True, np.ones((64, 64)), np.ones((5, 64)))
+    assert verify(compiled).unproved == []
+    return compiled
+
+
+def test_messages_number_steps_as_the_printed_plan_does() -> None:
+    compiled = looped_and_branched()
+    steps, printed = compiled.plan.steps, str(compiled.plan)
+    assert len(list(kernel_calls(steps))) > len(steps)
+    for number, step in numbered(steps):
+        if isinstance(step, KernelCall):
+            assert f"step {number}: {step.kernel}(" in printed
+            wrong = with_step_replaced(steps, step, [replace(step, arguments=())])
+            message = f"step {number}, kernel {step.kernel}: its arguments are not"
+            refused(with_steps(compiled, wrong), message)
+
+
+def test_messages_name_the_loop_or_branch_that_lacks_a_value() -> None:
+    compiled = looped_and_branched()
+    steps = compiled.plan.steps
+    by_number = dict(numbered(steps))
+    assert {Branch, Loop} <= {type(step) for step in by_number.values()}
+    for number, step in by_number.items():
+        if isinstance(step, Branch):
+            makes_index = next(s for s in steps if step.index in s.writes)
+            without = with_step_replaced(steps, makes_index, [])
+            message = f"step {number - 1}: .* are not written, and a branch is chosen"
+            refused(with_steps(compiled, without), message)
+        elif isinstance(step, Loop):
+            carried = {c.next for c in step.carries}
+            body = [s for s in step.body if not carried.intersection(s.writes)]
+            without = with_step_replaced(steps, step, [replace(step, body=tuple(body))])
+            message = f"step {number}: .* are not written, and a loop carries it"
+            refused(with_steps(compiled, without), message)
+
+
+def test_steps_after_a_loop_without_iterations_keep_their_numbers() -> None:
+    compiled = looped_and_branched()
+    steps = compiled.plan.steps
+    loop = next(s for s in steps if isinstance(s, Loop))
+    rows = compiled.plan.buffers[loop.slices[-1].source].label
+    reader = next(
+        number
+        for number, s in numbered(steps)
+        if isinstance(s, KernelCall) and loop.slices[-1].source in s.reads
+    )
+    wrong = with_step_replaced(steps, loop, [replace(loop, count=0)])
+    message = rf"step {reader}, kernel \w+: bytes 0 to 2560 of {rows} are read"
+    refused(with_steps(compiled, wrong), message)
 
 
 def test_pivots_outside_swap_nothing_on_a_gpu_either() -> None:

@@ -23,7 +23,7 @@ from arrayfn.backends.native.engine import KernelCode
 from arrayfn.backends.native.loading import Unit, load
 from arrayfn.backends.native.objects import new_capsule
 from arrayfn.errors import ArgumentError, BackendError
-from arrayfn.ir import ArrayType, in_place
+from arrayfn.ir import ArrayType, as_readable
 from arrayfn.lowering.plan import (
     ExecutionPlan,
     Kernel,
@@ -65,7 +65,7 @@ class Executable:
         """
         result = self.call(*inputs)
         if isinstance(result, int):
-            readable = [in_place(x) for x in inputs]
+            readable = [as_readable(x) for x in inputs]
             if any(x is not y for x, y in zip(inputs, readable, strict=True)):
                 return self(readable)
             raise ArgumentError(self.mismatch(inputs, result - 1))

@@ -28,6 +28,13 @@ CHECK_AFTER: Final = 16  # sum of steps' weights after which signals are checked
 INLINE_WORKSPACE: Final = 1 << 16  # bytes of a workspace that is part of its frame
 LINE: Final = 64  # bytes of a cache line
 
+# The arguments of a carry, counted from ``Carry.argument`` on: addresses of its initial
+# value, of the two buffers that iterations alternate between, and of the final result.
+CARRY_INITIAL: Final = 0
+CARRY_FIRST: Final = 1
+CARRY_SECOND: Final = 2
+CARRY_RESULT: Final = 3
+
 
 class StepKind(IntEnum):
     """The kinds of steps."""
@@ -98,9 +105,8 @@ class Slice(Struct):
 class Carry(Struct):
     """A carry of a loop, which is double-buffered.
 
-    Four arguments of the loop, from number ``argument`` on, are the address of the
-    initial value, those of the two buffers that iterations alternate between, and that
-    of the final result.
+    Four arguments of the loop, from number ``argument`` on, are its addresses: see
+    CARRY_INITIAL to CARRY_RESULT.
     """
 
     base: int  # index in Frame.bases of the address that an iteration reads

@@ -13,6 +13,10 @@ from arrayfn.backends.cpu.frames import (
 )
 from arrayfn.backends.cpu.heap import heap_allocate, heap_free
 from arrayfn.backends.cpu.image_layout import (
+    CARRY_FIRST,
+    CARRY_INITIAL,
+    CARRY_RESULT,
+    CARRY_SECOND,
     CHECK_AFTER,
     PARALLEL,
     RELEASE_GIL,
@@ -158,16 +162,16 @@ def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bo
 def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
     """Set the addresses of a loop's slices and carries for its first iteration.
 
-    ``bases`` are the frame's. A carry is read from its initial value and written to the
-    first of its two buffers.
+    ``bases`` are the frame's, and ``own`` the loop's arguments. A carry is read from
+    its initial value and written to the first of its two buffers.
     """
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] = own[part.argument]
     for k in range(loop.carry_count):
         carry = loop.carries[k]
-        bases[carry.base] = own[carry.argument]
-        bases[carry.next_base] = own[carry.argument + 1]
+        bases[carry.base] = own[carry.argument + CARRY_INITIAL]
+        bases[carry.next_base] = own[carry.argument + CARRY_FIRST]
 
 
 @native
@@ -185,7 +189,7 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
         written = bases[carry.next_base]
         bases[carry.base] = written
         # The sum of both buffers' addresses, minus one of them, is the other one.
-        both = own[carry.argument + 1] + own[carry.argument + 2]
+        both = own[carry.argument + CARRY_FIRST] + own[carry.argument + CARRY_SECOND]
         bases[carry.next_base] = both - written
 
 
@@ -193,12 +197,11 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
     """Copy a loop's final carries to its results, unless they are there already.
 
-    ``bases`` are the frame's, and ``own`` the loop's arguments. Those of a carry are
-    the addresses of its initial value, its two buffers, and its result (``+ 3``).
+    ``bases`` are the frame's, and ``own`` the loop's arguments.
     """
     for k in range(loop.carry_count):
         carry = loop.carries[k]
-        result = own[carry.argument + 3]
+        result = own[carry.argument + CARRY_RESULT]
         value = bases[carry.base]
         if value != result:
             memcpy(result, value, carry.nbytes)

@@ -25,7 +25,7 @@ from arrayfn.backends.cuda.driver import (
     on,
 )
 from arrayfn.errors import ArgumentError, LayoutError, user_location
-from arrayfn.ir import ArrayType, in_place, layout, type_of
+from arrayfn.ir import ArrayType, as_readable, layout, type_of
 from arrayfn.ir.layout import Layout
 from arrayfn.tracing import ArrayOnDevice
 
@@ -346,8 +346,8 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
 
     ``x`` is a number, or an array with the layout of ``type``.
     """
-    # ``in_place`` copies only arrays that kernels cannot read, such as unaligned ones.
-    host = np.asarray(in_place(x), type.dtype)
+    # A copy if kernels cannot read ``x``, for example because it is not aligned.
+    host = np.asarray(as_readable(x), type.dtype)
     size = type.dtype.itemsize
     # The lowest element's offset from the first one (negative if a stride is), and how
     # many elements the memory has from the lowest to the highest.

@@ -44,7 +44,9 @@ class InlinePrinter(StagedPrinter):
         """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
         # Choose memory for a row's values that later stages read.
-        self.keep_rows(math.prod(self.nest.axes[k].extent for k in self.reduced_axes))
+        self.choose_storage(
+            math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
+        )
         variables: dict[int, str] = {}
         kept_loops = [self.open_axis(axis, variables) for axis in self.kept_axes]
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):

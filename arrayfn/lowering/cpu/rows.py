@@ -176,7 +176,7 @@ class RowsPrinter(BlockedRowsPrinter):
         kept, reduced = self.kept_axes, self.reduced_axes
         length = math.prod(self.nest.axes[k].extent for k in reduced)
         self.plan_stages()
-        self.keep_rows(length)
+        self.choose_storage(length)
         self.items = math.prod(self.nest.axes[k].extent for k in kept)
         self.grain = grain_of(self.nest, length)
         if len(kept) == 1:
@@ -312,7 +312,7 @@ class RowTotalsPrinter(RowsPrinter):
         (kept,), (reduced,) = self.kept_axes, self.reduced_axes
         rows, length = self.nest.axes[kept].extent, self.nest.axes[reduced].extent
         self.plan_stages()
-        self.keep_rows(length)
+        self.choose_storage(length)
         size = chunk_size(rows, min(CPU.column_block, max(1, length)))
         totals = [partial.reduce for partial in self.partials]
         size = chunk_rows(self.nest, [kept], size, totals)

@@ -31,7 +31,7 @@ class StagedPrinter(KernelPrinter):
     Attributes:
         stored_in: where a value that costs much to recompute is stored for later
             stages: the name of a scratch array, or the number of an operand; "" until
-            ``keep_rows`` chooses.
+            ``choose_storage`` chooses.
         first_stage: the first stage that computes each value.
         stage_bodies: the statements that each stage runs for each element.
     """
@@ -67,7 +67,7 @@ class StagedPrinter(KernelPrinter):
                 if isinstance(s, Compute):
                     costs_much = self.recompute_cost(name) > CPU.keep_cost
                     if keep and first < stage and costs_much:
-                        # ``keep_rows`` chooses the place. The operands are not needed.
+                        # It is loaded: its operands are not needed.
                         self.stored_in.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
@@ -99,7 +99,7 @@ class StagedPrinter(KernelPrinter):
             pending += [a.name for a in s.arguments if isinstance(a, Value)]
         return total
 
-    def keep_rows(self, elements: int) -> None:
+    def choose_storage(self, elements: int) -> None:
         """Choose where the values of ``stored_in`` are stored between stages.
 
         That is an output to which the nest stores the same value in the same dtype,

@@ -47,6 +47,12 @@ IDLE_SHARE: Final = 8
 Clusters take longer to start than blocks. So they are chosen only if there are fewer
 rows than one for every ``IDLE_SHARE`` multiprocessors.
 """
+_LONG_AXIS_VECTORS: Final = 16
+"""The fewest full vectors of an axis after which single elements may remain."""
+_SHORTEST_TRANSPOSED: Final = 8
+"""The smallest extent of an axis along which tiles are transposed."""
+_RESIDENT_BLOCKS: Final = 2
+"""Blocks of the largest size that a multiprocessor runs at once."""
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -112,26 +118,30 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
     instead.
     """
     if not nest.axes:
-        return Elementwise(threads=32, lanes=1, full_vectors=True)
+        return Elementwise(threads=WARP, lanes=1, full_vectors=True)
     axis = transposed_axis(nest)
     if axis is not None:
         return Transpose(axis, elements_per_word(nest, axis))
     extent = nest.axes[-1].extent
     widest = min(widest_lanes(nest, gpu), store_lanes(nest, gpu))
     lanes = divisor_lanes(extent, widest)
-    # One long axis, of 16 vectors or more, that the widest vectors do not divide: the
-    # elements after the last full vector are computed one by one.
-    if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
+    # One long axis that the widest vectors do not divide: the elements after the last
+    # full vector are computed one by one.
+    if len(nest.axes) == 1 and lanes < widest and extent >= _LONG_AXIS_VECTORS * widest:
         return Elementwise(gpu.threads, widest, full_vectors=False)
     # A thread that gathers rows waits for an index before each load: it has several
-    # vectors at a time, if that leaves vectors for all threads of the GPU (two of the
-    # largest blocks on each multiprocessor).
+    # vectors at a time, if that leaves vectors for all threads of the GPU.
     vectors = math.prod(a.extent for a in nest.axes) // lanes
-    all_threads = gpu.multiprocessors * 2 * gpu.max_threads
+    all_threads = threads_of_gpu(gpu)
     tiles = gpu.gather_tiles if lanes > 1 and gathers_rows(nest) else 1
     while tiles > 1 and vectors < tiles * all_threads:
         tiles //= 2
     return Elementwise(gpu.threads, lanes, full_vectors=True, tiles=tiles)
+
+
+def threads_of_gpu(gpu: GpuConfig) -> int:
+    """Return how many threads ``gpu`` runs at once, in blocks of the largest size."""
+    return gpu.multiprocessors * _RESIDENT_BLOCKS * gpu.max_threads
 
 
 def store_lanes(nest: Nest, gpu: GpuConfig) -> int:
@@ -168,10 +178,10 @@ def transposed_axis(nest: Nest) -> int | None:
         for axis in range(last)
         if operand.strides[axis] == 1
     }
-    if len(axes) != 1 or nest.axes[last].extent < 8:
+    if len(axes) != 1 or nest.axes[last].extent < _SHORTEST_TRANSPOSED:
         return None
     (axis,) = axes
-    return axis if nest.axes[axis].extent >= 8 else None
+    return axis if nest.axes[axis].extent >= _SHORTEST_TRANSPOSED else None
 
 
 def elements_per_word(nest: Nest, axis: int) -> int:
@@ -395,9 +405,9 @@ def fits_in_registers(
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     """Choose the schedule of a nest whose innermost axis is not reduced.
 
-    Each block reduces 32 neighbouring columns. Up to 16 warps share them if their
-    threads can keep whole columns in registers; otherwise as many warps as it takes to
-    keep the memory busy.
+    Each block reduces 32 neighbouring columns. Up to 8 warps share them, or up to 16 if
+    only then the threads can keep whole columns in registers between stages. If they
+    cannot, as many warps share them as it takes to keep the memory busy.
     """
     height = math.prod(a.extent for a in nest.axes if a.reduced)
     words = kept_words(nest, 1)
@@ -412,7 +422,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
         return Columns(threads_per_row, tiles, register_resident=True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
-    warps = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
+    warps = threads_of_gpu(gpu) // (WARP * max(1, blocks))
     threads_per_row = min(
         gpu.max_threads // WARP, max(threads_per_row, power_of_two(warps))
     )

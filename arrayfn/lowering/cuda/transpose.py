@@ -17,7 +17,11 @@ from arrayfn.lowering.kernel_ir import Load, Store
 
 @dataclass
 class TransposePrinter(CudaPrinter[Transpose]):
-    """Prints kernels whose blocks transpose tiles of 32 by 32 elements, or words.
+    """Prints kernels whose blocks transpose square tiles of an array.
+
+    A tile has 32 by 32 elements. If elements have 8 or 16 bits, they move as words of
+    32 bits, which have ``pack`` elements each, and a tile has ``pack`` times as many
+    elements each way.
 
     A tile extends along two axes: ``across``, which the schedule names, and ``inner``,
     the last. The ``transposed`` operands are contiguous along ``across``, all others
@@ -314,11 +318,16 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
     @contextmanager
     def open_words(self, words: int, indices: AxisIndices) -> Generator[None]:
-        """Open the loop over a thread's ``words`` words along the last axis.
+        """Open the loop over a thread's words: one in each of ``words`` lines.
 
-        ``indices`` are those of a word's first element. ``warp`` and the tile's first
-        index along each axis (``tile0``) are variables of ``assign_tile``. A body is
-        printed only for words inside the array.
+        A word is ``pack`` neighbours along the last axis, ``inner``. The caller has set
+        the index of its first element along this axis, which ``indices`` names. The
+        loop sets the index along ``across``. Prints, for two fp16 numbers a word:
+
+            for part in unrolled(8):
+                line = warp + part * 8
+                i0 = tile0 + line
+                if i0 < n0 and first < n1:
         """
         warps = self.schedule.threads // WARP
         with self.open(f"for part in unrolled({words}):"):

@@ -34,11 +34,12 @@ def fuse(
 ) -> tuple[Unit, ...]:
     """Fuse the equations of ``program`` into units, in an order in which they can run.
 
-    ``chains`` are runs of elementwise equations, each of which uses the one before it;
-    a chain becomes a unit by itself. A value is recomputed rather than stored where
-    that costs up to ``clone_cost``. A reduction of up to ``short`` elements to one
-    value shares a unit with what reads that value. If a unit would exceed its limits,
-    unrolled loops are cut into equal pieces.
+    ``chains`` are runs of elementwise equations, each of which uses the one before it.
+    A chain becomes a unit by itself, so that a product can compute it as its epilogue:
+    other units read the chain's result, and do not recompute it. A value is recomputed
+    rather than stored where that costs up to ``clone_cost``. A reduction of up to
+    ``short`` elements to one value shares a unit with what reads that value. If a unit
+    would exceed its limits, unrolled loops are cut into equal pieces.
     """
     chains = tuple(chains)
     units = Fuser(program, chains, clone_cost, short).run()
@@ -154,7 +155,11 @@ class Fuser(Merging):
         group.open = False
 
     def assign_chain(self, chain: Sequence[Equation]) -> None:
-        """Make a group of ``chain`` that nothing else joins."""
+        """Make a group of ``chain`` that nothing else joins.
+
+        The chain (see ``fuse``) is kept apart so that it can become the epilogue of a
+        product. Equations that do not fit into the group are assigned like any others.
+        """
         for equation in chain:
             self.assign_sources(equation)
         group = self.new_group(is_open=True)

@@ -66,7 +66,8 @@ class Groups:
 
     Attributes:
         reached_limit: whether a group was refused more equations.
-        chains: elementwise equations that get groups of their own, by the last of each.
+        chains: runs of elementwise equations that get a group each (see ``fuse``), by
+            the last equation of each.
         chained: all equations of ``chains``.
         reads: the array and index map behind each Var.
         position: the number of each equation in the Program.

@@ -212,8 +212,9 @@ class NestBuilder:
     ) -> Value:
         """Add the computation of ``function`` of ``arguments``; return its result.
 
-        The result is called ``name`` and has ``dtype``. ``of`` is the dtype of the
-        arguments, which gives the function its suffix.
+        The result is called ``name`` and has ``dtype``. ``of`` gives the function its
+        suffix: it is the dtype of the arguments, or of the result if ``function`` is a
+        conversion such as ``"convert_i32"``. The bool of a ``select`` does not count.
         """
         result = self.value(name, dtype)
         self.statements.append(

@@ -296,7 +296,7 @@ _BITWISE: Final = {"and": "BitAnd", "or": "BitOr", "xor": "BitXor"} | {
 _EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
 
 
-def converted(
+def evaluate_function(
     kind: str, suffix: str, values: Sequence[Value], state: State
 ) -> Value | None:
     """Compute a scalar function of integers or conditions; None for other functions.

@@ -21,7 +21,7 @@ from arrayfn.lowering.verify.integers import (
     NAME_OF_OPERATOR,
     binary,
     compared,
-    converted,
+    evaluate_function,
     is_truth,
     joined,
     limits,
@@ -676,7 +676,8 @@ class Interpreter:
 
         ``name`` is a function that the kernel's source defines, a device function of
         CUDA (see ``EFFECTS``), a function of integers or conditions (see
-        ``converted``), ``select``, or a function of rows. All others compute data.
+        ``evaluate_function``), ``select``, or a function of rows. All others compute
+        data.
         """
         if name in self.functions:
             return self.call_local(self.functions[name], node, state)
@@ -696,7 +697,7 @@ class Interpreter:
             return values[0]
         if kind == "select":
             return self.chosen(truth_of(values[0]), values[1], values[2], state)
-        value = converted(kind, suffix, values, state)
+        value = evaluate_function(kind, suffix, values, state)
         if value is not None:
             return value
         if name == "store_row":

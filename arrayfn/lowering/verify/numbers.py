@@ -476,9 +476,9 @@ class State:
         return [*_present(yes), first], [*_present(no), second]
 
     def _masked(self, mask: Array) -> State | None:
-        """Return the state in the lanes of ``mask``; None if there are none.
+        """Return the state in the lanes for which ``mask`` is true; None if none is.
 
-        The state diverges if threads of a block differ in ``mask``.
+        The state diverges if ``mask`` differs between threads of one block.
         """
         if mask.all():
             return self.copy()
@@ -489,20 +489,26 @@ class State:
         return selected
 
     def differs_in_a_block(self, values: Array) -> Divergence:
-        """Return whether ``values`` of lanes differ between threads of one block."""
+        """Return whether threads of one block have different ``values``.
+
+        ``values`` has a value for each lane, which the lane's threads share. The result
+        is PERHAPS if the blocks of the lanes are unknown, or too many to compare.
+        """
         thread = self.variables.get(THREAD)
         block = self.variables.get(BLOCK)
         if not isinstance(thread, Number) or not isinstance(block, Number):
-            return Divergence.NO
+            return Divergence.NO  # not a GPU kernel: there are no blocks
         spans = [self.bounds[s] for s in thread.terms]
         if all(isinstance(x, int) for x in (thread.base, *itertools.chain(*spans))):
-            return Divergence.NO  # all threads are in each lane
+            # The thread's index has the same range in all lanes. So each lane stands
+            # for all threads of its blocks, which share the lane's value.
+            return Divergence.NO
         block = self.simplified(block)
-        firsts = np.broadcast_to(np.asarray(block.base), (self.count,))
+        first_blocks = np.broadcast_to(np.asarray(block.base), (self.count,))
         values = np.broadcast_to(values, (self.count,))
-        # All different pairs (block, value), sorted. A lane stands for all blocks that
-        # the terms reach from its first one.
-        pairs = np.unique(np.stack([firsts, values.astype(np.int64)]), axis=1)
+        # All different pairs (block, value), sorted. A lane stands for the blocks
+        # ``base + terms``: begin with the bases, and add the values of each term.
+        pairs = np.unique(np.stack([first_blocks, values.astype(np.int64)]), axis=1)
         for symbol, coefficient in block.terms.items():
             low, high = self.bounds[symbol]
             if not isinstance(low, int) or not isinstance(high, int):
@@ -513,7 +519,7 @@ class State:
             blocks = (pairs[0, :, None] + steps).ravel()
             pairs = np.stack([blocks, np.repeat(pairs[1], steps.size)])
             pairs = np.unique(pairs, axis=1)
-        # Neighbours with equal blocks have different values.
+        # The pairs of a block are neighbours, and have different values.
         return (
             Divergence.YES if np.any(pairs[0, 1:] == pairs[0, :-1]) else Divergence.NO
         )

@@ -37,6 +37,7 @@ from arrayfn.lowering.plan import (
     Parameter,
     ScratchArgument,
     Step,
+    walk,
 )
 from arrayfn.lowering.verify.coverage import Coverage, Span, span_of
 from arrayfn.lowering.verify.footprints import (
@@ -141,7 +142,8 @@ class _Verifier:
         kernels: the plan's kernels, by name.
         locations: where slices and carried buffers lie in the current iteration of
             their loop, by number of the buffer.
-        number: the number of the current step, counted from 1, for messages.
+        number: the number of the step that is checked, as a printed plan counts steps;
+            -1 outside of all steps.
     """
 
     def __init__(self, compiled: CompiledProgram, donated: Collection[int]) -> None:
@@ -153,7 +155,7 @@ class _Verifier:
         self.kernels = {k.name: k for k in compiled.kernels}
         self.report = Report(compiled.name)
         self.locations: dict[int, _Location] = {}
-        self.number = 0
+        self.number = -1
 
     def run(self) -> Report:
         """Check the whole plan; return the report."""
@@ -165,7 +167,7 @@ class _Verifier:
                     f"{b.label} ends at byte {b.offset + b.nbytes} of the arena, "
                     f"which has {self.plan.arena}"
                 )
-        self.steps(self.plan.steps, cover)
+        self.steps(self.plan.steps, 0, cover)
         for number, b in enumerate(self.buffers):
             if b.kind == "output":
                 self.check_written(number, cover, "the results are read")
@@ -186,14 +188,19 @@ class _Verifier:
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:
-        """Return the start of a message: step, kernel of ``call``, and ``line``."""
-        if call is None:
-            return f"step {self.number}: " if self.number else ""
-        kernel = self.kernels[call.kernel]
-        text = f"step {self.number - 1}, kernel {call.kernel}"
-        if isinstance(kernel, Kernel) and line:
-            users = user_line(kernel, line)
-            text += f", line {line}" + (f" ({users})" if users else "")
+        """Return the start of a message: step, kernel of ``call``, and ``line``.
+
+        It is empty outside of all steps.
+        """
+        if self.number < 0:
+            return ""
+        text = f"step {self.number}"
+        if call is not None:
+            kernel = self.kernels[call.kernel]
+            text += f", kernel {call.kernel}"
+            if isinstance(kernel, Kernel) and line:
+                users = user_line(kernel, line)
+                text += f", line {line}" + (f" ({users})" if users else "")
         return f"{text}: "
 
     def unproved(self, claim: str, call: KernelCall, line: int = 0) -> None:
@@ -210,16 +217,24 @@ class _Verifier:
 
     # Steps.
 
-    def steps(self, steps: Sequence[Step], cover: Coverage) -> None:
-        """Check ``steps`` in order, and update ``cover``."""
+    def steps(self, steps: Sequence[Step], first: int, cover: Coverage) -> int:
+        """Check ``steps`` in order, and update ``cover``.
+
+        ``first`` is the number of the first of them. Returns the number that follows
+        those of ``steps`` and of the steps inside them.
+        """
+        number, outer_number = first, self.number
         for step in steps:
-            self.number += 1
+            self.number = number
             if isinstance(step, KernelCall):
                 self.call(step, cover)
             elif isinstance(step, Loop):
                 self.loop(step, cover)
             else:
                 self.branch(step, cover)
+            number += len(list(walk([step])))
+        self.number = outer_number
+        return number
 
     def branch(self, step: Branch, cover: Coverage) -> None:
         """Check each branch from the state ``cover``, and update it.
@@ -228,9 +243,10 @@ class _Verifier:
         """
         self.check_written(step.index, cover, "a branch is chosen by it")
         ends: list[Coverage] = []
+        first = self.number + 1
         for steps in step.branches:
             inner = cover.copy()
-            self.steps(steps, inner)
+            first = self.steps(steps, first, inner)
             ends.append(inner)
         common = ends[0]
         for end in ends[1:]:
@@ -244,7 +260,7 @@ class _Verifier:
         parity of the last iteration tells which one has the results. A loop with a
         predicate may not run at all: its results are then the initial values.
         """
-        before, first_number = cover.copy(), self.number
+        before = cover.copy()
         last_iteration = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
         iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last_iteration]
         if last_iteration >= _FIRST_ITERATIONS:
@@ -254,9 +270,8 @@ class _Verifier:
                 self.check_written(
                     loop.predicate, cover, "it says whether a loop goes on"
                 )
-            self.number = first_number
             self.locate_iteration(loop, iteration)
-            self.steps(loop.body, cover)
+            self.steps(loop.body, self.number + 1, cover)
             for c in loop.carries:
                 self.check_written(
                     c.next, cover, "a loop carries it to its next iteration"

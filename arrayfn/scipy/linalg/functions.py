@@ -157,29 +157,30 @@ def _root(a: Array) -> Array:
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:
-        """Return column j of the triangular factor's root, from the columns before it.
+        """Return column j of R, the root of t, from the columns before it.
 
-        ``row`` has column j of t and the root of t[j, j].
+        With r = R[j, j], the elements x = R[:j, j] above the diagonal solve
+        (R[:j, :j] + r I) x = t[:j, j] (Bjorck and Hammarling, 1983). ``row`` has column
+        j of t, and r. ``system`` is that system, with the identity in the other rows.
         """
-        side, root = row
+        side, r = row
         before = places < j
-        # (columns before j plus root j) times column j equals the operand's column j.
-        # For two eigenvalues of 0 the equation is 0 x = 0; choose x = 0.
-        sums = roots + root
-        add = where(before, where(sums == 0, 1, root), 1)
-        inner = known + add * eye(len(places), dtype=t.dtype)
-        return where(places == j, root, _back(inner, where(before, side, 0)))
+        # For two eigenvalues of 0, the equation of an element is 0 x = y. It is
+        # replaced by 1 x = y, which gives x = 0 if there is a root: y is 0 then.
+        sums = roots + r
+        added = where(before, where(sums == 0, 1, r), 1)
+        system = known + added * eye(len(places), dtype=t.dtype)
+        return where(places == j, r, _back(system, where(before, side, 0)))
 
     roots = sqrt(diagonal(t))
     root = _by_columns(column, t, (matrix_transpose(t), roots))
-    # If the equation is 0 x = y there is no root.
+    # Only for two eigenvalues of 0 there may be no root: 0 x = y needs y = 0.
     above = places[:, None] < places
-    free = any(above & (roots[:, None] + roots == 0))
-    # The root is missing if its square differs from t by much more than rounding
-    # errors.
+    may_be_missing = any(above & (roots[:, None] + roots == 0))
+    # There is none if the square differs from t by much more than rounding errors.
     limit = 1000.0 * len(places) * float(np.finfo(t.dtype).eps) * max(absolute(t))
-    missing = max(absolute(matmul(root, root) - t)) > limit
-    root = where(free & missing, math.nan, root)
+    is_wrong = max(absolute(matmul(root, root) - t)) > limit
+    root = where(may_be_missing & is_wrong, math.nan, root)
     return matmul(matmul(z, root), m.adjoint(z))
 
 
@@ -207,16 +208,16 @@ def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Any
 
         F commutes with t, so (t[:j, :j] - t[j, j]) F[:j, j] = F[:j, :j] t[:j, j] -
         t[:j, j] F[j, j]. ``row`` has column j of t, t[j, j] and ``func(t[j, j])``.
-        ``inner`` is that system, with the identity in the other rows.
+        ``system`` is that system, with the identity in the other rows.
         """
         side, value, result = row
         before = places < j
         above = where(before, side, 0)
         unit = eye(len(places), dtype=t.dtype)
         both = before[:, None] & before
-        inner = where(both, t - value * unit, unit)
+        system = where(both, t - value * unit, unit)
         # ``known`` has the columns of F before j. ``_back`` is back substitution.
-        others = _back(inner, matmul(known, above) - above * result)
+        others = _back(system, matmul(known, above) - above * result)
         return where(places == j, result, others)
 
     values = diagonal(t)

@@ -19,7 +19,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 # The mean of 1 and the smallest float64 needs 13 iterations, of 1 and 0.7 needs 5.
 _ITERATIONS = 13
 _FEW_ITERATIONS = 5
-_DUPLICATIONS = 14  # see ``_duplicated``
+_DUPLICATIONS = 14  # see ``_duplicate``
 
 
 @quiet
@@ -58,7 +58,7 @@ def ellipkinc(phi: ArrayLike, m: ArrayLike) -> Array:
     It is the integral of 1 / sqrt(1 - m sin(t)**2) from 0 to ``phi``.
     """
     (phi, m), dtype = in_float64("ellipkinc", phi, m)
-    periods, sine, cosine = _turned(phi)
+    periods, sine, cosine = _split_periods(phi)
     square = cosine * cosine
     # F(phi, m) = sin R_F(cos**2, 1 - m sin**2, 1) (DLMF 19.25.5), and each period of
     # pi adds 2 K(m).
@@ -78,7 +78,7 @@ def ellipeinc(phi: ArrayLike, m: ArrayLike) -> Array:
     """
     (phi, m), dtype = in_float64("ellipeinc", phi, m)
     # phi is a multiple of pi plus a rest, whose sine and cosine are used.
-    periods, sine, cosine = _turned(phi)
+    periods, sine, cosine = _split_periods(phi)
     square, left = cosine * cosine, 1.0 - m
     # delta = 1 - m sin**2
     delta = square + left * sine * sine
@@ -145,7 +145,7 @@ def _second(m: Array) -> Array:
 # Incomplete integrals
 
 
-def _turned(phi: Array) -> tuple[Array, Array, Array]:
+def _split_periods(phi: Array) -> tuple[Array, Array, Array]:
     """Split ``phi`` into multiples of pi and a rest in [-pi / 2, pi / 2].
 
     Returns the number of multiples, and the sine and cosine of the rest. The cosine has
@@ -166,18 +166,24 @@ def _in_domain(phi: Array, m: Array, value: Array, limit: Any) -> Array:
     return anp.where((m <= 1) & ~anp.isnan(phi), value, math.nan)
 
 
-def _duplicated(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
+def _duplicate(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
     """Apply Carlson's duplication to x, y and z until they are nearly equal.
 
-    Returns the three numbers, and the sum that R_D needs (DLMF 19.36). The largest
-    distance, between the smallest and the largest float64, takes ten duplications. Each
-    further one divides the distances by 4.
+    Returns the three numbers and a sum. A duplication does not change R_F. R_D becomes
+    a term plus a quarter of R_D of the new numbers (DLMF 19.26.20). The sum is that of
+    these terms, divided by 3.
+
+    Ten duplications bring even the smallest and the largest float64 to within a factor
+    of 2. Each further one divides the relative distances by about 4. After four more,
+    the distances are below 0.002. The Taylor series of R_F and R_D then need no terms
+    of the sixth order, which are below rounding errors.
     """
 
     def step(_: Any, state: Any) -> Any:
         """Replace each number v by (v + shift) / 4, and add a term to the sum.
 
-        The shift is sqrt(x y) + sqrt(x z) + sqrt(y z).
+        The shift is sqrt(x y) + sqrt(x z) + sqrt(y z). ``weight`` is 4**-k in
+        duplication k.
         """
         x, y, z, total, weight = state
         a, b, c = anp.sqrt(x), anp.sqrt(y), anp.sqrt(z)
@@ -198,7 +204,7 @@ def _first_of_carlson(x: Array, y: Array) -> Array:
     After the duplications, it is a Taylor series in the relative distances u, v, w from
     the mean, by their symmetric polynomials e2 and e3 (DLMF 19.36.1).
     """
-    x, y, z, _ = _duplicated(x, y, anp.ones_like(x))
+    x, y, z, _ = _duplicate(x, y, anp.ones_like(x))
     mean = (x + y + z) / 3.0
     u, v = 1.0 - x / mean, 1.0 - y / mean
     w = -(u + v)
@@ -210,10 +216,10 @@ def _first_of_carlson(x: Array, y: Array) -> Array:
 def _second_of_carlson(x: Array, y: Array, z: Array) -> Array:
     """Return Carlson's integral R_D(x, y, z) (DLMF 19.16.5).
 
-    It is the sum of the duplications plus a Taylor series in the relative distances u,
-    v, w from the mean, by their symmetric polynomials (DLMF 19.36.2).
+    It is the terms of the duplications plus a Taylor series in the relative distances
+    u, v, w from the mean, by their symmetric polynomials (DLMF 19.36.2).
     """
-    x, y, z, total = _duplicated(x, y, z)
+    x, y, z, total = _duplicate(x, y, z)
     mean = (x + y + 3.0 * z) / 5.0
     u, v = 1.0 - x / mean, 1.0 - y / mean
     w = (u + v) / -3.0

@@ -388,7 +388,7 @@ class _Statements:
         )
 
     def start(self, atom: Atom) -> Value:
-        """Append the conversion of the index ``atom`` to int64; return the result."""
+        """Append the conversion of the index ``atom`` to int64; return its result."""
         dtype, i64 = atom.type.dtype, dtypes.int64
         if isinstance(atom, Literal):
             place = Constant(int(atom.value.real), i64)
@@ -401,12 +401,15 @@ class _Statements:
         return self.b.compute("s_in", "and", first, second, dtype=bool_, of=bool_)
 
     def load(self, var: Var, result: Value) -> None:
-        """Append the load of the one element of ``var`` into ``result``.
+        """Append statements that define ``result`` as the one element of ``var``.
 
-        Where an index lies outside of the array, and the gather has a fill value,
-        ``result`` is that value.
+        The element is loaded into a scalar of its own. Where an index lies outside of
+        the array, and the gather has a fill value, that value is selected instead.
+        ``values`` gets the loaded or selected scalar. The last statement, an identity,
+        copies it to ``result``, which other statements of the Program read.
         """
         window = self.window(var)
+        # The nest has no axes: the offset and the computed terms give the index.
         operand = self.b.operand(replace(window.array, strides=()))
         value: Scalar = self.b.load(f"{result.name}_read", operand, window.terms)
         if window.inside is not None:
@@ -418,7 +421,6 @@ class _Statements:
             )
         assert isinstance(value, Value)
         self.values[var] = value
-        # An identity gives the value the name of ``result``.
         identity = f"identity_{short_name(result.dtype)}"
         self.b.statements.append(
             Compute(result, identity, (value,), "element", stage=0, cost=0)

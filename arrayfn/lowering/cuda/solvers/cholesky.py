@@ -102,18 +102,18 @@ def memory(dtype: DType, size: int) -> str:
     The tile itself is declared elsewhere. It has ``size`` rows.
     """
     t = short_name(dtype)
-    return f"""raw = shared_{t}({size * _pitch(dtype)})
-panel = shared_{t}({PANEL * LANES * group_pitch(dtype, size)})
+    return f"""raw = shared_{t}({size * _raw_pitch(dtype)})
+panel = shared_{t}({PANEL * LANES * lane_pitch(dtype, size)})
 near = registers_{t}({_vector(dtype, size)})
 own = registers_{t}({size // LANES + _PANEL_SHARE})
 corner = registers_{t}({PANEL * PANEL})
 mine = registers_{t}({PANEL})"""
 
 
-def _pitch(dtype: DType) -> int:
-    """Return the elements from one row of a panel to the next in shared memory.
+def _raw_pitch(dtype: DType) -> int:
+    """Return the distance in ``raw`` from one row of a panel to the next, in elements.
 
-    There is a vector of padding, against bank conflicts.
+    Each row ends with a vector of padding, against bank conflicts.
     """
     return PANEL + VECTOR_BYTES // dtype.itemsize
 
@@ -126,10 +126,12 @@ def _vector(dtype: DType, size: int) -> int:
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
-def group_pitch(dtype: DType, size: int) -> int:
-    """Return the elements of a column that one lane reads, with padding.
+def lane_pitch(dtype: DType, size: int) -> int:
+    """Return the distance in ``panel`` from one lane's elements to the next lane's.
 
-    The padding is against bank conflicts. The tile has ``size`` rows.
+    In a column of ``panel``, the ``size // LANES`` elements that a lane reads lie side
+    by side, then a vector of padding, against bank conflicts. The distance is in
+    elements. The tile has ``size`` rows.
     """
     return size // LANES + _vector(dtype, size)
 
@@ -168,7 +170,8 @@ def _load_panel(dtype: DType) -> str:
 
     They fill ``corner`` and ``mine``, which each thread needs.
     """
-    t, pitch, wide = short_name(dtype), _pitch(dtype), VECTOR_BYTES // dtype.itemsize
+    t, pitch = short_name(dtype), _raw_pitch(dtype)
+    wide = VECTOR_BYTES // dtype.itemsize
     return f"""for j in unrolled({_PANEL_SHARE}):
     raw[row * {pitch} + j * {LANES} + lane] = own[j]
 barrier()
@@ -207,15 +210,15 @@ def _store_panel(dtype: DType, size: int) -> str:
 
     ``panel`` has the rows below the corner, which ``_update_columns`` reads.
     """
-    group = group_pitch(dtype, size)
+    pitch = lane_pitch(dtype, size)
     return f"""ahead = quotient(row, {LANES}) - (first + 1) * {_PANEL_SHARE}
-spot = remainder(row, {LANES}) * {group} + ahead
+spot = remainder(row, {LANES}) * {pitch} + ahead
 for part in unrolled({_PANEL_SHARE}):
     x = part * {LANES} + lane
 {indented(select_lane_element(dtype), 1)}
     tile[row * {size + 1} + first * {PANEL} + x] = value
     if ahead >= 0:
-        panel[x * {LANES * group} + spot] = value
+        panel[x * {LANES * pitch} + spot] = value
 barrier()"""
 
 
@@ -225,13 +228,13 @@ def _update_columns(dtype: DType, size: int) -> str:
     Before, ``own`` moves on by a panel: its first elements are those of the next panel.
     """
     t, each, vector = short_name(dtype), size // LANES, _vector(dtype, size)
-    group = group_pitch(dtype, size)
+    pitch = lane_pitch(dtype, size)
     return f"""for j in unrolled({each}):
     own[j] = own[j + {_PANEL_SHARE}]
 for part in unrolled({each // vector}):
     if part * {vector} + (first + 1) * {_PANEL_SHARE} < {each}:
         for k in unrolled({PANEL}):
-            place = k * {LANES * group} + lane * {group} + part * {vector}
+            place = k * {LANES * pitch} + lane * {pitch} + part * {vector}
             load_{t}x{vector}(panel, place, near, 0)
             for j in unrolled({vector}):
                 old = own[part * {vector} + j]

@@ -28,7 +28,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     PANEL,
     VECTOR_BYTES,
     factoring,
-    group_pitch,
+    lane_pitch,
     memory,
     select_lane_element,
 )
@@ -125,23 +125,23 @@ class _Tiles:
             self.threads,
             f"Factors matrices by tiles of {size} rows and columns.",
             "Cholesky factors, a block for each tile",
-            shared=(size * self._pitch + self._second) * itemsize,
+            shared=(size * self._pitch + self._second_size) * itemsize,
         )
 
     @property
     def _pitch(self) -> int:
-        """Elements from a tile's row to the next; vectors stay aligned."""
+        """The distance between rows of a tile, in elements; vectors stay aligned."""
         return self.size + self.vector
 
     @property
-    def _triangle(self) -> int:
-        """Elements of ``beside`` from a column of the diagonal factor to the next."""
-        return LANES * group_pitch(self.dtype, self.size) + self.vector
+    def _column_pitch(self) -> int:
+        """The distance in ``beside`` between columns of the factor, in elements."""
+        return LANES * lane_pitch(self.dtype, self.size) + self.vector
 
     @property
-    def _second(self) -> int:
-        """Elements of ``beside``, which holds a tile by rows or a factor by columns."""
-        return max(self.size * self._pitch, self.size * self._triangle)
+    def _second_size(self) -> int:
+        """How many elements ``beside`` has: a tile by rows, or a factor by columns."""
+        return max(self.size * self._pitch, self.size * self._column_pitch)
 
     def _load_tile(self) -> str:
         """Return lines that find the block's tile, declare memory and load the tile.
@@ -151,6 +151,7 @@ class _Tiles:
         """
         t, size = short_name(self.dtype), self.size
         m, k = _PARTS[size]
+        tile_bytes = size * self._pitch * self.dtype.itemsize
         return f"""
 thread = thread_index()
 row = quotient(thread, {LANES})
@@ -166,7 +167,7 @@ while number >= rows - column:
     column = column + 1
 line = column + number
 tile = dynamic_shared_{t}(0, {size * self._pitch})
-beside = dynamic_shared_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
+beside = dynamic_shared_{t}({tile_bytes}, {self._second_size})
 {memory(self.dtype, size)}
 pivots = shared_{t}({size})
 sums = registers_{t}({m * k})
@@ -328,7 +329,7 @@ if thread == 0:
         elements are side by side. ``pivots`` become the reciprocals of its diagonal.
         """
         t, size, each = short_name(self.dtype), self.size, self.size // LANES
-        group, triangle = group_pitch(self.dtype, size), self._triangle
+        pitch, column_pitch = lane_pitch(self.dtype, size), self._column_pitch
         return f"""if thread == 0:
     there = wait_for_i32(flag_buffer, flags + column * rows + column)
     fence()
@@ -337,12 +338,12 @@ for part in unrolled({each}):
     fetched[part] = a[top_rows + column * {size} + start + part * {LANES} * n]
 for part in unrolled({each}):
     y = down_tile + part * {LANES}
-    place = along_tile * {triangle} + remainder(y, {LANES}) * {group}
+    place = along_tile * {column_pitch} + remainder(y, {LANES}) * {pitch}
     beside[place + quotient(y, {LANES})] = fetched[part]
 {self._load_row_elements()}
 barrier()
 if thread < {size}:
-    place = thread * {triangle} + remainder(thread, {LANES}) * {group}
+    place = thread * {column_pitch} + remainder(thread, {LANES}) * {pitch}
     pivots[thread] = {t}(1) / beside[place + quotient(thread, {LANES})]
 barrier()"""
 
@@ -351,11 +352,11 @@ barrier()"""
 
         The panel is number ``half`` of pair ``pair``. The lanes of a row, from lane
         ``base`` of the warp on, first exchange their elements of the panel into
-        ``mine``.
-        Then each subtracts the panel's products from the rest of its row, ``own``.
+        ``mine``. Then each subtracts the panel's products from the rest of its row,
+        ``own``.
         """
-        t, vector, triangle = short_name(self.dtype), self.vector, self._triangle
-        each, group = self.size // LANES, group_pitch(self.dtype, self.size)
+        t, vector, each = short_name(self.dtype), self.vector, self.size // LANES
+        column_pitch, pitch = self._column_pitch, lane_pitch(self.dtype, self.size)
         return f"""for k in unrolled({PANEL}):
     value = own[half * {PANEL // LANES} + k // {LANES}]
     mine[k] = shuffle_from_{t}(value, base + k % {LANES})
@@ -363,7 +364,7 @@ for k in unrolled({PANEL}):
     mine[k] = mine[k] * pivots[before + k]
     for j in unrolled({PANEL}):
         if j > k:
-            place = (before + k) * {triangle} + j % {LANES} * {group}
+            place = (before + k) * {column_pitch} + j % {LANES} * {pitch}
             value = beside[place + quotient(before, {LANES}) + j // {LANES}]
             mine[j] = fma_{t}(neg_{t}(mine[k]), value, mine[j])
 for part in unrolled({PANEL // LANES}):
@@ -373,7 +374,7 @@ for k in unrolled({PANEL}):
     for part in unrolled({each // vector}):
         onward = pair * {2 * PANEL // LANES} + part * {vector}
         if onward < {each}:
-            place = (before + k) * {triangle} + lane * {group}
+            place = (before + k) * {column_pitch} + lane * {pitch}
             load_{t}x{vector}(beside, place + onward, near, 0)
             for e in unrolled({vector}):
                 old = own[part * {vector} + e]

@@ -134,8 +134,8 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
     """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
-    group = _group_pitch(dtype, size)
-    buffer = lanes * group
+    pitch = _lane_pitch(dtype, size)
+    buffer = lanes * pitch
     return f"""
 thread = thread_index()
 row = quotient(thread, {lanes})
@@ -149,7 +149,7 @@ line = step * {size} + row
 at = matrix * n * n + begin + min_i64(line, n - 1) * down
 place = matrix * n * sides + begin_sides + line * down_sides + side * across_sides
 flags = chain * blocks * {threads} + thread
-keep = quotient(row, {each}) * {group} + remainder(row, {each}) * {lanes} + lane
+keep = quotient(row, {each}) * {pitch} + remainder(row, {each}) * {lanes} + lane
 mine = (line < n) and (side < sides)
 tile = shared_{t}({size * (size + 1)})
 turned = shared_{t}({2 * size})
@@ -216,10 +216,12 @@ for k in range({size}):
 """
 
 
-def _group_pitch(dtype: DType, size: int) -> int:
-    """Return the distance in shared memory of elements of neighbouring lanes.
+def _lane_pitch(dtype: DType, size: int) -> int:
+    """Return the distance in ``given`` from one lane's elements to the next lane's.
 
-    It is padded by a vector, so that the lanes of a row read different banks.
+    A lane reads ``size`` elements: ``size // _SIDES`` unknowns for each of ``_SIDES``
+    right-hand sides. A vector of padding follows, so that the lanes of a row read
+    different banks. The distance is in elements.
     """
     return size + _VECTOR_BYTES // dtype.itemsize
 
@@ -234,12 +236,12 @@ def _product(dtype: DType, size: int, row: str) -> str:
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
-    group = _group_pitch(dtype, size)
+    pitch = _lane_pitch(dtype, size)
     sums = f"""for k in unrolled({lanes}):
     sums[k] = {t}(0)
 for k in unrolled({each}):
     for part in unrolled({lanes // vector}):
-        from_here = here + lane * {group} + k * {lanes} + part * {vector}
+        from_here = here + lane * {pitch} + k * {lanes} + part * {vector}
         load_{t}x{vector}(given, from_here, near, 0)
         for i in unrolled({vector}):
             old = sums[part * {vector} + i]

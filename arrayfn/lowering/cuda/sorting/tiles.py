@@ -5,7 +5,8 @@
   other by votes (``match_any_byte``), and number themselves after the elements that the
   warp has counted before. Each warp has a counter for each digit.
 * *Digit starts*: running sums of the counters over warps and digits.
-* *Move*: each key goes to its digit's start plus its rank, in shared memory.
+* *Move*: each key goes to the start of its digit and warp plus its rank, in shared
+  memory.
 
 Equal digits keep their order. The functions below give the phases' lines. These share
 the following variables:
@@ -17,8 +18,10 @@ the following variables:
   distances of 32;
 * ``keys`` and ``places``, registers for a thread's keys and their ranks;
 * ``shift``, the digit's lowest bit;
-* the arrays of ``tile_shared_arrays``, among them ``starts`` and ``bases``: where each
-  digit begins in the tile, and where in the row, less that start.
+* the arrays of ``tile_shared_arrays``. The elements of a digit that a warp has begin in
+  the tile at ``starts[digit] + counters[warp * 256 + digit]``. ``bases[digit]`` is
+  where the tile's elements of the digit begin in the row, less where they begin in the
+  tile.
 """
 
 from __future__ import annotations
@@ -172,10 +175,10 @@ class SharedArrays:
 def tile_shared_arrays(data: SortData, tile: Tile, *, bases: bool) -> SharedArrays:
     """Lay out the shared memory of a block that sorts a tile.
 
-    ``counters`` has a counter for each warp and digit, ``starts`` where digits begin in
-    the tile, ``sums`` sums of warps, ``bases`` (with ``bases=True``) where the tile's
-    elements of a digit begin in the row, less their start in the tile. ``words`` and
-    ``values`` are the sorted tile.
+    ``counters`` has a counter for each warp and digit, ``starts`` a number for each
+    digit, ``sums`` sums of warps, ``bases`` (with ``bases=True``) a number for each
+    digit. ``_running_sums`` says what these become. ``words`` and ``values`` are the
+    sorted tile.
     """
     shared = SharedArrays()
     shared.array("counters", "i32", tile.warps * DIGIT_VALUES)
@@ -273,22 +276,20 @@ barrier()
 
 
 def digit_starts(tile: Tile) -> str:
-    """Return lines of the phase *digit starts*, which fill ``starts``.
+    """Return lines of the phase *digit starts*, for a tile by itself.
 
-    They are for a tile by itself. Each thread has some digits, and replaces each warp's
-    counter by the sum of the counters of the warps before. Running sums over threads,
-    by shuffles and ``sums``, give the starts.
+    They fill ``starts`` and change ``counters``, as ``_running_sums`` says.
     """
     return _running_sums(tile, "", "")
 
 
 def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
-    """Return lines that fill ``starts``, and ``bases`` by the counts of all tiles.
+    """Return lines of the phase *digit starts*, for a tile of a longer row.
 
-    ``bases[digit]`` says where in the row this tile's elements of the digit begin, less
-    ``starts[digit]``. With ``scanned`` another kernel has computed running sums of the
-    counts of all tiles. Without it the lines of ``sum_counts`` must come first, which
-    define ``in_row`` and ``in_tiles``.
+    They fill ``starts`` and ``bases`` and change ``counters``, as ``_running_sums``
+    says. With ``scanned`` another kernel has computed running sums of the counts of all
+    tiles. Without it the lines of ``sum_counts`` must come first, which define
+    ``in_row`` and ``in_tiles``.
     """
     if scanned:
         in_row = "totals_in[row * 256 + digit]"
@@ -301,13 +302,19 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
 def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
     """Return lines that compute where digits begin in the tile, and in the row.
 
-    A thread has ``each`` digits from ``first`` on: ``mine`` counts their elements in
-    the tile, ``whole`` those in the row; ``before`` and ``whole_before`` are the same
-    of all earlier threads. ``counters`` has each warp's count of each digit. It becomes
-    the number of elements of the thread that are before: of its earlier digits, and of
-    the same digit in earlier warps. ``starts[digit]`` is ``before``: the element of
-    rank r in warp w has place ``starts[digit] + counters[w * 256 + digit] + r`` in the
-    tile. ``bases[digit]`` plus this place is the element's place in the row.
+    Afterwards, the element of rank r among those of ``digit`` in warp w has the place
+    ``starts[digit] + counters[w * 256 + digit] + r`` in the tile. That place plus
+    ``bases[digit]`` is its place in the row.
+
+    Each thread has ``each`` consecutive digits, from ``first`` on.
+    ``starts[digit]`` is the number of elements of the tile whose digits belong to
+    earlier threads, so it is the same for all digits of a thread. Each of ``counters``
+    was the count of a digit in a warp. It becomes the number of the tile's elements
+    that have an earlier digit of the same thread, or the same digit in an earlier warp.
+
+    ``mine`` and ``whole`` count the elements of the thread's digits, in the tile and in
+    the row. ``before`` and ``whole_before`` count those of earlier threads' digits; in
+    the last loop, ``whole_before`` also counts those of the thread's earlier digits.
 
     Args:
         tile: The tile.
