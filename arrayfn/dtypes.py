@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 import ml_dtypes
@@ -266,7 +267,12 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
     >>> promote([(int32, False), (float64, True)])
     (dtype('float64'), False)
     """
-    pairs = list(typed)
+    return _promoted(tuple(typed))
+
+
+@cache
+def _promoted(pairs: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool]:
+    """Compute ``promote`` of ``pairs``, once for each tuple."""
     strong = [d for d, weak in pairs if not weak]
     weak = [d for d, is_weak in pairs if is_weak]
     if not strong:

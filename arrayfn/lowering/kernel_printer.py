@@ -141,11 +141,13 @@ class KernelPrinter(KernelText, ABC):
     def stride(self, operand: int, axis: int) -> str:
         """Return the expression of the stride of ``operand`` along ``axis``.
 
-        It is a product of the extents of inner axes, such as ``n1 * n2``, if that is
-        the stride, as in a contiguous array. Else it is a parameter, as ``x_in_s0``.
+        0, 1 and -1 are printed as numbers, so that compilers know contiguous and
+        reversed axes. Another stride is a product of the extents of inner axes, such as
+        ``n1 * n2``, if it equals that, as in a contiguous array. Else it is a
+        parameter, as ``x_in_s0``.
         """
         value = self.nest.operands[operand].strides[axis]
-        if value in (0, 1):
+        if value in (-1, 0, 1):
             return str(value)
         product, factors = 1, []
         for inner in range(len(self.nest.axes) - 1, axis, -1):

@@ -132,18 +132,28 @@ def promoted(
     The dtype is ``dtype``, or by default the one to which the operands promote. Python
     numbers become Literals. Errors call the function ``name``.
     """
-    operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
-    types = [type_of_operand(name, x) for x in operands]
-    uniform = dtype is None and len({t.dtype for t in types}) == 1
-    if uniform and not [x for x in operands if is_number(x)]:
-        # Arrays of one dtype need no conversion, and there is no number to convert.
-        return operands, types, types[0].dtype
+    arrays: list[ArrayLike] = []
+    types: list[ArrayType] = []
+    has_number = False
+    for x in operands:  # a loop: most operands are traced values
+        if isinstance(x, ImmutableArray):
+            types.append(x.type)
+        else:
+            x = x if type(x) is np.ndarray else adopted(x)  # noqa: PLW2901
+            types.append(type_of_operand(name, x))
+            has_number = has_number or is_number(x)
+        arrays.append(x)
+    if dtype is None and not has_number:
+        common = types[0].dtype
+        if all([t.dtype == common for t in types]):
+            # Arrays of one dtype need no conversion.
+            return arrays, types, common
     weak = False
     if dtype is None:
         dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
     converted = [
         scalar(number_in(x), dtype, weak) if is_number(x) else convert(x, dtype, weak)
-        for x in operands
+        for x in arrays
     ]
     return converted, types, dtype
 
@@ -236,8 +246,7 @@ def broadcast(
     Elementwise equations take operands of rank 0 as they are. Raises ShapeError, about
     the function ``name``, if the shapes do not broadcast.
     """
-    shapes = {t.shape for t in types if t.shape}
-    if len(shapes) <= 1:
+    if len(operands) == 1 or len({t.shape for t in types if t.shape}) <= 1:
         return list(operands)
     shape = broadcast_shape(name, [t.shape for t in types])
     staged = is_made_of_equations(operands)

@@ -208,7 +208,8 @@ def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Arra
         start, end = anp.multiply(low, 0.5), anp.multiply(high, 0.5)
         half = anp.add(anp.multiply(drawn, anp.subtract(end, start)), start)
         scaled = anp.where(in_range, scaled, anp.multiply(half, 2.0))
-    return anp.maximum(low, scaled)  # low if high is less
+    # low if high is less. As the second operand, it is tested for NaN only once.
+    return anp.maximum(scaled, low)
 
 
 def randint(

@@ -10,6 +10,28 @@ from llvmlite import ir
 _I64: Final = ir.IntType(64)
 
 
+def negate_integers(function: ir.Function) -> None:
+    """Change a printed kernel to take its integers negated, before ``begin`` and `end`.
+
+    The kernel negates them back first. This hides strides from LLVM's loop vectoriser.
+    It would vectorise a loop that reads ``x[i * stride]`` for a stride of 1 only, and
+    run it element by element for all other strides, if the loop steps by the size of an
+    element times an unknown number. But a printed kernel has no stride of 1: the
+    printer leaves that out. The loop steps by minus the size times the negated stride,
+    which LLVM vectorises for any stride: ``exp(x[::2])`` of a million float32 takes
+    220 us instead of 840.
+    """
+    entry = function.entry_basic_block
+    builder = ir.IRBuilder(entry)
+    builder.position_at_start(entry)
+    integers = [x for x in function.args[:-2] if x.type == _I64]
+    instructions = [x for block in function.blocks for x in block.instructions]
+    for negated in integers:
+        integer = builder.neg(negated)
+        for instruction in instructions:
+            instruction.replace_usage(negated, integer)
+
+
 def add_entry(
     module: ir.Module,
     function: ir.Function,
@@ -18,6 +40,7 @@ def add_entry(
     leading: int = 0,
     *,
     has_rest: bool = False,
+    negated: bool = False,
 ) -> None:
     """Add to ``module`` the uniform entry of the kernel ``function``.
 
@@ -34,6 +57,7 @@ def add_entry(
             results. They get pointers to memory that nobody reads.
         has_rest: whether the kernel's last parameter is a pointer to all remaining
             arguments, instead of one argument.
+        negated: whether the kernel takes its integers negated (``negate_integers``).
     """
     kinds = [ir.PointerType(), _I64, _I64]
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
@@ -46,7 +70,8 @@ def add_entry(
             values.append(_I64(constants[position]))
             continue
         address = builder.gep(arguments, [_I64(count)], source_etype=_I64)
-        values.append(builder.load(address, typ=kind))
+        value = builder.load(address, typ=kind)
+        values.append(builder.neg(value) if negated and kind == _I64 else value)
         count += 1
     if has_rest:
         # The loop loaded the first remaining argument. Its address is wanted instead.

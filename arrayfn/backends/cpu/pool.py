@@ -41,6 +41,7 @@ MAX_THREADS: Final = 256  # size of the array of workers
 REMAINING: Final = 0xFFFFFFFF  # the bits of a ticket that count unclaimed chunks
 LAUNCH: Final = 1 << 32  # one launch, in a ticket
 CHUNKS_PER_THREAD: Final = 8  # at most
+GRAINS_PER_CHUNK: Final = 4  # at least, if there are more chunks than threads
 LONG_CHUNK: Final = 512  # items: longer chunks are multiples of CHUNK_MULTIPLE,
 CHUNK_MULTIPLE: Final = 64  # so that they begin at whole cache lines
 WOKEN: Final = 2  # workers that a thread wakes
@@ -330,15 +331,21 @@ def pool_launch(
 ) -> None:
     """Run ``items`` work items of a kernel on the pool, and wait until all are done.
 
-    The items are cut into at most ``items / grain`` chunks (rounded up), and at most
-    ``CHUNKS_PER_THREAD`` for each thread. The launching thread runs chunks too. The
-    caller has reserved the pool and has set the fields of the job that concern scratch
-    memory and copies of arguments.
+    A grain is the fewest items that are worth a thread. Each thread gets a chunk of at
+    least one grain. More chunks, up to ``CHUNKS_PER_THREAD`` for each thread, balance
+    the load, but threads contend for them: such chunks have ``GRAINS_PER_CHUNK`` grains
+    or more, and their number is a multiple of the threads'. If one item is a grain, it
+    may be long, and chunks may be single items. The launching thread runs chunks too.
+    The caller has reserved the pool and has set the fields of the job that concern
+    scratch memory and copies of arguments.
     """
     threads = pool.threads
     if pool.started < threads - 1:
         pool_grow(pool, threads - 1)
-    parts = min((items + grain - 1) // grain, threads * CHUNKS_PER_THREAD)
+    parts = (items + grain - 1) // grain
+    if grain > 1 and parts > threads:
+        parts = max(threads, parts // GRAINS_PER_CHUNK // threads * threads)
+    parts = min(parts, threads * CHUNKS_PER_THREAD)
     chunk = (items + parts - 1) // parts
     if chunk > LONG_CHUNK:
         chunk = (chunk + CHUNK_MULTIPLE - 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE
