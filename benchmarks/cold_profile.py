@@ -7,7 +7,6 @@ each part. LLVM works in threads beside the rest, so its row is time summed over
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,9 @@ os.environ["ARRAYFN_CACHE_DIR"] = tempfile.mkdtemp(prefix="arrayfn-cold-")
 _BEGIN = time.perf_counter()
 
 from arrayfn.backends.cpu import code, executable  # noqa: E402
-from arrayfn.backends.native import compiler, target  # noqa: E402
+from arrayfn.backends.native import compiler as native_compiler  # noqa: E402
+from arrayfn.backends.native import target  # noqa: E402
+from arrayfn.compilation import compiler  # noqa: E402
 from arrayfn.lowering import lower  # noqa: E402
 from arrayfn.transforms import gradients  # noqa: E402
 from benchmarks.cases import CASES  # noqa: E402
@@ -50,17 +51,14 @@ def timed(label: str, module: Any, name: str) -> None:
 
 def main() -> None:
     """Print the table for the larger training step."""
-    jit = sys.modules[
-        "arrayfn.compilation.jit"
-    ]  # the module: arrayfn.jit is the function
-    timed("trace the step (with its gradient)", jit, "trace_function")
+    timed("trace the step (with its gradient)", compiler, "trace_function")
     timed("  of which: differentiate the loss", gradients, "grad_program")
     timed("passes", lower, "run_passes")
     timed("fuse", lower, "fuse")
     timed("nests of fused groups", lower, "build_nest")
     timed("print kernels", lower, "print_kernel")
     timed("start the runtime (compiles it, too)", executable, "runtime")
-    timed("native routines to LLVM IR", compiler, "compile_module")
+    timed("native routines to LLVM IR", native_compiler, "compile_module")
     timed("LLVM on native routines, summed over threads", target, "compile_quickly")
     timed("kernels to LLVM IR", code, "_ir")
     timed("LLVM, summed over threads", target, "compile_vectorized")
