@@ -11,6 +11,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+import arrayfn.numpy as anp
+from arrayfn import jit
 from arrayfn.backends.cpu import kernel_compiler
 from arrayfn.backends.native import target
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -388,6 +390,28 @@ def test_a_loop_over_the_function_vectorises(name, t, scalar_kernel):
     # Nothing is taken apart into scalars but in the out-of-line slow paths.
     loop = text[text.index("vector.body") : text.index("middle.block")]
     assert "extractelement" not in loop
+
+
+@pytest.mark.parametrize("step", [2, -1, -3])
+def test_a_loop_over_a_strided_array_vectorises(step):
+    def f(x):
+        return anp.exp(x[::step]) * x[0]
+
+    x = np.linspace(-3.0, 3.0, 1001, dtype=np.float32)
+    lowered = jit(f).lower(x)
+    text = optimised(lowered.kernels[0])
+    assert re.search(r"fmul <\d+ x float>", text)
+    # "ident.check" would leave the vectors for strides of 1.
+    assert "ident.check" not in text
+    np.testing.assert_allclose(jit(f)(x), np.exp(x[::step]) * x[0], rtol=3e-7)
+
+
+def test_a_loop_over_a_transposed_array_vectorises():
+    x = np.linspace(-3.0, 3.0, 48 * 40, dtype=np.float32).reshape(40, 48)
+    lowered = jit(lambda x: anp.exp(x.T)).lower(x)
+    text = optimised(lowered.kernels[0])
+    assert re.search(r"fmul <\d+ x float>", text)
+    assert "ident.check" not in text
 
 
 REDUCTIONS = {"add": np.sum, "mul": np.prod, "max": np.max, "min": np.min}
