@@ -1,6 +1,7 @@
 """The primitives under JAX's names.
 
-Operands do not promote. Only operands of rank 0 broadcast.
+Operands do not promote. Only operands of rank 0 broadcast, and axes of extent 1 if the
+ranks are equal.
 """
 
 from __future__ import annotations

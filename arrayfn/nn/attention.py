@@ -98,7 +98,7 @@ def dot_product_attention(
             and N may be 1. Queries do not attend to keys that the mask excludes. The
             kernel for float16 and bfloat16 skips all excluded blocks. Elsewhere they
             are skipped if the mask keeps at most half of the blocks of keys, and no
-            other mask, bias or length is given.
+            window, other mask, bias or length is given.
 
     Returns:
         An array of query's shape and dtype.
