@@ -8,7 +8,7 @@ run in parallel. So the result does not depend on the threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
@@ -17,6 +17,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
 from arrayfn.lowering.kernel_ir import Argument, Constant, IndexTerm, Nest, Value
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -25,8 +26,6 @@ from arrayfn.lowering.templates.nest_builder import (
 )
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
-
-Names = Mapping[Var, str]
 
 _ZERO = Constant(0, dtypes.int64)
 _I64 = dtypes.int64
@@ -73,21 +72,6 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     yield b.nest(output.type.shape, "reads at computed indices")
 
 
-def scatter(
-    function: str | None,
-) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """Return the template of the scatter that combines values by ``function``.
-
-    ``function`` is "add", "mul", "min" or "max"; with None, updates overwrite.
-    """
-
-    def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-        """Return the nests of a scatter that combines values by ``function``."""
-        return _scattered(equation, reads, names, function)
-
-    return nests
-
-
 def atomic_scatter_add(
     equation: Equation,
     reads: Reads,
@@ -99,12 +83,10 @@ def atomic_scatter_add(
     With ``index_range``, only updates whose first index lies in this closed range are
     added. ``reads`` says where operands are in memory, ``names`` how values are called.
     """
-    return _scattered(
-        equation, reads, names, "add", atomic=True, index_range=index_range
-    )
+    return scatter(equation, reads, names, "add", atomic=True, index_range=index_range)
 
 
-def _scattered(
+def scatter(
     equation: Equation,
     reads: Reads,
     names: Names,
@@ -116,11 +98,12 @@ def _scattered(
     """Yield the nest of a scatter, which combines each update with its target.
 
     ``x.at[indices].add(u)`` is ``if inside: y[indices[i]] = y[indices[i]] + u[i]``, for
-    ``i`` in order. The output holds the operand's elements already. ``function``
-    combines the old element and the update; with None the update overwrites. Updates
-    that may have the same target are combined in order, unless the additions are
-    ``atomic``. ``index_range`` is as in ``atomic_scatter_add``. ``reads`` says where
-    operands are in memory, ``names`` how values are called.
+    ``i`` in order. The output holds the operand's elements already. ``function``,
+    which is "add", "mul", "min" or "max", combines the old element and the update; with
+    None the update overwrites. Updates that may have the same target are combined in
+    order, unless the additions are ``atomic``. ``index_range`` is as in
+    ``atomic_scatter_add``. ``reads`` says where operands are in memory, ``names`` how
+    values are called.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -141,7 +124,7 @@ def _scattered(
         is_inside = geometry.inside(b, starts)
     if index_range is not None:
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
-        is_inside = _within(b, starts[0], bounds, is_inside)
+        is_inside = within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
         # The old element is loaded even if nothing is stored: make its index valid.
         starts = zero_outside(b, starts, is_inside)
@@ -271,7 +254,7 @@ def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
     return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
 
 
-def _within(
+def within(
     b: NestBuilder,
     begin: Value,
     bounds: tuple[Constant | Argument, Argument],
@@ -316,18 +299,19 @@ class Geometry:
     The *array of windows* is a gather's result or a scatter's updates, with ``ndim``
     axes: those in ``windows.window_axes`` are axes of a window, and the others, in
     ``outer``, number the windows. A window has ``sizes``. ``last`` has the largest
-    position of a window along each indexed axis of the operand.
+    position of a window along each indexed axis of the operand, and ``window_axis`` the
+    axis of the array of windows for each axis of the operand that windows have.
     """
 
     def __init__(
         self, windows: Windows, extents: Shape, sizes: Shape, ndim: int
     ) -> None:
         self.windows = windows
-        self.extents = extents
         self.ndim = ndim
         self.outer = [k for k in range(ndim) if k not in windows.window_axes]
-        # The last position at which a window is inside, along each indexed axis.
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
+        kept = windows.kept(len(extents))
+        self.window_axis = dict(zip(kept, windows.window_axes, strict=True))
 
     def positions(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
         """Add loads of the position of each window, along each indexed axis.
@@ -366,7 +350,7 @@ class Geometry:
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         for begin, axis, last in axes:
             bounds = _ZERO, Argument(f"last_{axis}", last)
-            result = _within(b, begin, bounds, result)
+            result = within(b, begin, bounds, result)
         return result
 
     def windows_of(self, array: StridedArray) -> StridedArray:
@@ -377,10 +361,7 @@ class Geometry:
         nest adds the windows' positions. A batch axis is shared with the indices.
         """
         strides = [0] * self.ndim
-        # The operand's axes that are axes of a window, in order.
-        window_operand_axes = self.windows.kept(len(self.extents))
-        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
-        for axis, window_axis in pairs:
+        for axis, window_axis in self.window_axis.items():
             strides[window_axis] = array.strides[axis]
         for axis, index_axis in zip(*self.windows.batch, strict=True):
             strides[self.outer[index_axis]] += array.strides[axis]
@@ -402,12 +383,9 @@ class Geometry:
         Batch axes are not among them, nor axes along which windows span the whole
         operand and have no position.
         """
-        # The operand's axes that are axes of a window, in order.
-        window_operand_axes = self.windows.kept(len(self.extents))
-        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
         free = {
             window_axis
-            for axis, window_axis in pairs
+            for axis, window_axis in self.window_axis.items()
             if axis not in self.windows.indexed_axes
         }
         free |= {self.outer[index_axis] for index_axis in self.windows.batch[1]}

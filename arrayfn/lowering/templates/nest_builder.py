@@ -29,6 +29,9 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Reduction
 
+Names = Mapping[Var, str]
+"""What to call values, in the text of kernels."""
+
 
 @dataclass(frozen=True)
 class StridedArray:
@@ -112,7 +115,7 @@ class NestBuilder:
         nest = b.nest(shape, "a copy")
     """
 
-    def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
+    def __init__(self, equation: Equation, names: Names) -> None:
         self.equation = equation
         self.names = names
         self.operands: list[ArrayOperand] = []

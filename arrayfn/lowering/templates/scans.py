@@ -8,7 +8,7 @@ serial: rounding errors of products of factors near 1 accumulate with one sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -16,8 +16,9 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import C
-from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Store, Value
+from arrayfn.lowering.kernel_ir import Constant, Nest, Store
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -26,8 +27,6 @@ from arrayfn.lowering.templates.nest_builder import (
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import reductions
 from arrayfn.primitives.base import Primitive, Reduction
-
-Names = Mapping[Var, str]
 
 CHUNK: Final = 16384  # elements
 CHUNKS: Final = 8  # chunks from which three passes are faster than one
@@ -218,11 +217,12 @@ class _Scan:
             dtype=dtype,
             of=dtype,
         )
-        arguments: tuple[Value | Argument, ...] = (is_first, start, value)
         term = b.compute(
             f"{self.result}_term",
             "select",
-            *arguments,
+            is_first,
+            start,
+            value,
             dtype=dtype,
             of=dtype,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from arrayfn.ir import Atom, Equation, Var
+from arrayfn.ir import Atom, Equation
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -15,8 +16,6 @@ from arrayfn.lowering.templates.nest_builder import (
     source_of,
 )
 from arrayfn.passes.reads import Reads
-
-Names = Mapping[Var, str]
 
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:

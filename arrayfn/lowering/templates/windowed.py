@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from arrayfn.ir import Equation, Var
+from arrayfn.ir import Equation
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     output_array,
@@ -14,8 +15,6 @@ from arrayfn.lowering.templates.nest_builder import (
 )
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windowed import SlidingWindows
-
-Names = Mapping[Var, str]
 
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:

@@ -8,7 +8,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -46,14 +46,13 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
     output_array,
 )
 from arrayfn.passes.reads import Reads
-
-Names = Mapping[Var, str]
 
 FUNCTIONS: Final = {
     "scatter": "",
@@ -72,7 +71,6 @@ _NARROW: Final = 4  # elements of an update, up to which atomic additions are fa
 _BINS: Final = 4096  # targets that a block can sum in shared memory
 _MAX_UPDATES_EACH: Final = 4  # updates per target, up to which tiles are faster
 _MAX_TARGETS_EACH: Final = 64  # targets per update, up to which tiles are, if in place
-_I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
 
