@@ -204,7 +204,7 @@ class _Composer(ComposedText):
         For example ``subarray_f32(e_at, iteration * 1024)``. ``pointer`` and ``at`` are
         expressions, ``kind`` is the pointer's type.
         """
-        dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
+        dtype = kind.removesuffix("*")
         # Kernels store booleans and half-precision numbers as unsigned integers.
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
@@ -254,7 +254,7 @@ class _Composer(ComposedText):
 
         Prints nothing if no step has accessed memory since the last one.
         """
-        if self.hazards.read or self.hazards.written:
+        if self.hazards.owners:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.hazards = HazardsSinceBarrier()
 
