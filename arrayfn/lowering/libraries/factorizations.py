@@ -9,8 +9,7 @@ docstrings are LAPACK's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Final
 
 from arrayfn import dtypes
@@ -471,17 +470,12 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gees, in place."""
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
-    scratch = {"values": n * size, "more": n * size}
     writes = {"a": Pointer(t), "z": Pointer(z)}
-    yield from _reduced("gees", t.type, writes, work=20, scratch=scratch)
+    yield from _reduced("gees", t.type, writes, work=20, values=n * size, more=n * size)
 
 
 def _reduced(
-    name: str,
-    x: ArrayType,
-    writes: dict[str, Pointer],
-    work: float,
-    scratch: Mapping[str, int] = MappingProxyType({}),
+    name: str, x: ArrayType, writes: dict[str, Pointer], work: float, **scratch: int
 ) -> Iterable[LibraryCall]:
     """Yield the call of a unitary reduction of square matrices ``x``, in place.
 
