@@ -1,9 +1,9 @@
 """The nests of primitives that move elements: a function for each ``Template`` form.
 
-Each function takes an equation, the array and index map behind its operands, and the
-names of its values. It returns the nests that compute the output, in order; none if the
-output has no elements. Views are read in place, and extents are arguments. ``iota`` has
-no nest: fusion computes it where it is used.
+Each function takes an equation, the array and index map behind its operands (``reads``)
+and the names of its values (``names``). It returns the nests that compute the output,
+in order; none if the output has no elements. Views are read in place, and extents are
+arguments. ``iota`` has no nest: fusion computes it where it is used.
 """
 
 from __future__ import annotations

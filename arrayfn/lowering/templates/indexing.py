@@ -38,8 +38,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     ``y = x[indices]`` is ``y[i, j] = x[clamp(indices[i], 0, last) * n1 + j]``, if
     indices are clamped. With mode "fill", all elements of a window that is not inside
     of the operand are the fill value. With any other mode they come from the nearest
-    window inside. ``reads`` says where operands are in memory, ``names`` how values are
-    called.
+    window inside.
     """
     x, indices = equation.inputs
     output = equation.outputs[0]
@@ -67,7 +66,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         value = b.scalar(x, source, terms)
         dtype = compute_dtype(target.dtype)
         arguments = (is_inside, value, Constant(fill, dtype))
-        result = b.compute(names[output], "select", *arguments, dtype=dtype, of=dtype)
+        result = b.compute(names[output], "select", *arguments, dtype=dtype)
         b.store(b.operand(target, written=True), result)
     yield b.nest(output.type.shape, "reads at computed indices")
 
@@ -81,7 +80,7 @@ def atomic_scatter_add(
     """Return the nest of a scatter-add by atomic additions, in any order, on a GPU.
 
     With ``index_range``, only updates whose first index lies in this closed range are
-    added. ``reads`` says where operands are in memory, ``names`` how values are called.
+    added.
     """
     return scatter(equation, reads, names, "add", atomic=True, index_range=index_range)
 
@@ -102,8 +101,7 @@ def scatter(
     which is "add", "mul", "min" or "max", combines the old element and the update; with
     None the update overwrites. Updates that may have the same target are combined in
     order, unless the additions are ``atomic``. ``index_range`` is as in
-    ``atomic_scatter_add``. ``reads`` says where operands are in memory, ``names`` how
-    values are called.
+    ``atomic_scatter_add``.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -144,7 +142,7 @@ def scatter(
         target_operand = b.operand(target, written=True)
         old_value = b.load(f"{name}_before", target_operand, terms)
         arguments = (old_value, b.scalar(updates, source))
-        result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
+        result = b.compute(name, function, *arguments, dtype=dtype)
         b.store(target_operand, result, terms, is_inside)
     in_order = () if unique else geometry.overlapping_axes()
     reason = "writes at computed indices, in the order of the updates"
@@ -162,7 +160,7 @@ def _updates_nest(
 
     A contiguous parallel axis stays innermost. ``b`` has the statements, ``target`` is
     the memory that is written, and ``extents`` the shape of the updates. ``reason`` is
-    a phrase for people that says what the kernel does.
+    as in ``NestBuilder.nest``.
     """
     if not in_order:
         return b.nest(extents, reason)
@@ -179,8 +177,7 @@ def _updates_nest(
 def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Yield the nest that copies a slice of the operand at computed positions.
 
-    The positions are clamped so that the slice is inside of the operand. ``reads`` says
-    where operands are in memory, ``names`` how values are called.
+    The positions are clamped so that the slice is inside of the operand.
     """
     x, *starts = equation.inputs
     output = equation.outputs[0]
@@ -201,8 +198,7 @@ def dynamic_update_slice(
     """Yield the nest that writes the update into the output at computed positions.
 
     The output holds the operand's elements already. The positions are clamped so that
-    the update is inside of it. ``reads`` says where operands are in memory, ``names``
-    how values are called.
+    the update is inside of it.
     """
     x, update, *starts = equation.inputs
     if not update.type.size:
@@ -251,7 +247,7 @@ def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
     """
     limit = Argument(f"last_{axis}", last)
     name = f"{begin.name}_clamped"
-    return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
+    return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64)
 
 
 def within(
@@ -268,7 +264,7 @@ def within(
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
         if condition is not None:
-            test = b.compute("inside", "and", condition, test, dtype=_BOOL, of=_BOOL)
+            test = b.compute("inside", "and", condition, test, dtype=_BOOL)
         condition = test
     assert condition is not None
     return condition
@@ -280,15 +276,7 @@ def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list
     ``inside`` is a bool of the nest. The statements that select are added to ``b``.
     """
     return [
-        b.compute(
-            f"{v.name}_safe",
-            "select",
-            inside,
-            v,
-            _ZERO,
-            dtype=_I64,
-            of=_I64,
-        )
+        b.compute(f"{v.name}_safe", "select", inside, v, _ZERO, dtype=_I64)
         for v in begins
     ]
 

@@ -48,8 +48,7 @@ def scan(
 
     A single long row is cut into chunks, if ``cut`` allows that: ``y = cumsum(x)`` is
     ``t[c] = sum(x[c])`` for each chunk ``c``, ``s = cumsum(t)``, and ``y[c] =
-    cumsum(x[c])`` from ``s[c - 1]`` on. ``reads`` says where operands are in memory,
-    ``names`` how values are called.
+    cumsum(x[c])`` from ``s[c - 1]`` on.
     """
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
@@ -210,21 +209,10 @@ class _Scan:
         total_before = b.load(f"{self.result}_before", b.operand(before))
         dtype = value.dtype
         start = b.compute(
-            f"{self.result}_begin",
-            self.function,
-            total_before,
-            value,
-            dtype=dtype,
-            of=dtype,
+            f"{self.result}_begin", self.function, total_before, value, dtype=dtype
         )
         term = b.compute(
-            f"{self.result}_term",
-            "select",
-            is_first,
-            start,
-            value,
-            dtype=dtype,
-            of=dtype,
+            f"{self.result}_term", "select", is_first, start, value, dtype=dtype
         )
         total = b.reduce(self.result, self.function, term, self.form)
         b.store(b.operand(target, written=True), total)

@@ -22,8 +22,7 @@ def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[
 
     A window's axis becomes two axes of the output: windows along it, whose stride is
     the operand's times the windows' stride, and elements of a window, whose stride is
-    the operand's times the dilation. ``reads`` says where operands are in memory,
-    ``names`` how values are called.
+    the operand's times the dilation.
     """
     (x,) = equation.inputs
     output = equation.outputs[0]

@@ -35,7 +35,7 @@ def keys_nest(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     key = builder.key(builder.window_starts())
     b, word = builder.b, dtypes.uint32
     stored = StridedArray(keys, word, RowMajor().strides(builder.shape))
-    converted = b.compute("word", "convert_i64", key, dtype=word, of=word)
+    converted = b.compute("word", "convert_i64", key, dtype=word)
     b.store(b.operand(stored, written=True), converted)
     return b.nest(builder.shape, "numbers of the targets")
 
@@ -128,4 +128,4 @@ class _KeyBuilder:
 
     def integer(self, function: str, *arguments: Value | Constant | Argument) -> Value:
         """Append a call of ``function`` with integers; return its result, an int64."""
-        return self.b.compute("key", function, *arguments, dtype=_I64, of=_I64)
+        return self.b.compute("key", function, *arguments, dtype=_I64)

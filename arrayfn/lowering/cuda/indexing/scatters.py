@@ -392,7 +392,7 @@ def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
     assert isinstance(atom, Literal)
     value = constant_of(atom)
     dtype = value.dtype
-    result = b.compute("update", "identity", value, dtype=dtype, of=dtype)
+    result = b.compute("update", "identity", value, dtype=dtype)
     b.store(
         b.operand(StridedArray(single, single.type.dtype, ()), written=True), result
     )
