@@ -21,7 +21,6 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.merges import (
     Exponentials,
     Merge,
-    Rescaled,
     Squares,
     merges_of,
 )
@@ -113,7 +112,11 @@ def _chunks(
     else:
         rows, columns = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
-        if any(_is_slow(m) for m in merge.rescaled):
+        # Sums of float64 exponentials need many registers.
+        if any(
+            isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
+            for m in merge.rescaled
+        ):
             room *= 2
     # 32-bit words of a row (or of 32 columns) in registers. A part may have ``room``.
     words = kept_words(nest, lanes) * length * columns // lanes
@@ -162,11 +165,6 @@ def _stays_whole(
     # row must have work for four blocks.
     leaves_idle = length >= 4 * gpu.split_chunk and not fills_gpu(nest, schedule, gpu)
     return not runs_singly and not leaves_idle
-
-
-def _is_slow(m: Rescaled) -> bool:
-    """Whether ``m`` sums float64 exponentials, which need many registers."""
-    return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
 # The nest of parts.
