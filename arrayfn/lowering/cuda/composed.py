@@ -19,7 +19,6 @@ constants in the text: other shapes compile another kernel.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.barrier_hazards import SEVERAL_BLOCKS, HazardsSinceBarrier
 from arrayfn.lowering.cuda.composed_text import ComposedText
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.kernel_text import WIDTH, filled, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import (
     BranchStep,
@@ -346,10 +345,7 @@ class _Composer(ComposedText):
             self.line(f"{part}({arguments})")
             return
         self.line(f"{part}(")
-        inner = indent + "    "
-        self.lines += textwrap.wrap(
-            arguments + ",", WIDTH, initial_indent=inner, subsequent_indent=inner
-        )
+        self.lines += filled(arguments + ",", indent + "    ")
         self.line(")")
 
     def loop(self, step: LoopStep) -> None:

@@ -11,7 +11,6 @@ The names of arrays follow from their operands: ``x_in`` and ``y_out`` are param
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +22,7 @@ from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.cuda.vectors import AxisIndices, S, VectorPrinter
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_ir import Value
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.kernel_text import filled, wrapped
 from arrayfn.lowering.plan import Parameter
 
 RESERVED: Final = frozenset(
@@ -278,12 +277,7 @@ class CudaPrinter(VectorPrinter[S]):
         arguments = ", ".join(p.name for p in self.parameters)
         head += wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
-            head += textwrap.wrap(
-                f'"""{self.signature()}"""',
-                WIDTH,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
+            head += filled(f'"""{self.signature()}"""')
         self.source = "\n".join([*head, *body]) + "\n"
 
     @override

@@ -275,8 +275,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
         """Return the operands that ``stage`` loads from global memory, in two lists.
 
-        The first are loaded before the stage computes anything, the second vector by
-        vector. Streamed are the operands that all rows share and only this stage reads
+        The second has the operands that all rows share and only this stage reads
         (weights), if the row is in registers. A row in registers is loaded only by its
         first stage.
         """
