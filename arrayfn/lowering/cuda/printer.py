@@ -11,7 +11,7 @@ The names of arrays follow from their operands: ``x_in`` and ``y_out`` are param
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -163,32 +163,6 @@ class CudaPrinter(VectorPrinter[S]):
             name = self.shared_name(operand)
             self.line(f"{name} = {allocate}({self.dynamic_shared}, {count})")
             self.dynamic_shared += count * dtype.itemsize
-
-    def bulk_copy_all(
-        self,
-        operands: Sequence[int],
-        source: Callable[[int], str],
-        target: str,
-        size: str,
-        mbarrier: str,
-    ) -> None:
-        """Begin bulk copies of ``size`` elements of each operand to its shared array.
-
-        Prints, for one float32 operand:
-
-            mbarrier_expect_tx(mbarriers, 0, 4096 * 4)
-            bulk_copy_f32(x_in, begin, x_shared, 0, 4096, mbarriers, 0)
-
-        Args:
-            operands: The operands' numbers.
-            source: Gives the index of an operand's first element in global memory.
-            target: The index in each shared array.
-            size: The number of elements.
-            mbarrier: The index of the mbarrier, which completes when all have arrived.
-        """
-        self.expect_bytes(operands, size, mbarrier)
-        for operand in operands:
-            self.bulk_copy(operand, source(operand), target, size, mbarrier)
 
     def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0

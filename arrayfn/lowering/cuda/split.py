@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import RowMajor
-from arrayfn.lowering.build import merge_axes, order_axes, select_axes
+from arrayfn.lowering.build import drop_unit_axes, merge_axes, order_axes
 from arrayfn.lowering.cuda.choose import IDLE_SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
@@ -320,9 +320,7 @@ def _partial_nest(
         primitives=computed(nest.primitives, statements),
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
-    # Axes of one element are dropped.
-    longer = [k for k, a in enumerate(split_nest.axes) if a.extent != 1]
-    ordered = order_axes(select_axes(split_nest, longer))
+    ordered = order_axes(drop_unit_axes(split_nest))
     return merge_axes(ordered) if strided else ordered
 
 

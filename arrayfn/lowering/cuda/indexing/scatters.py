@@ -296,13 +296,8 @@ def _combine_runs(
     """Yield the calls that reduce sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
-
-    Args:
-        s: The scatter.
-        updates: How kernels address updates and targets.
-        read: The arrays of keys, of updates, and perhaps of their order.
-        out: The result.
-        gpu: The GPU, which the size of chunks depends on.
+    The arguments are those of ``_in_bins``; ``read`` may also have the order of the
+    updates. ``gpu`` decides the size of chunks.
     """
     n = s.count
     lines = s.width // updates.lanes  # vectors of an update
