@@ -36,6 +36,7 @@ from arrayfn.lowering.steps import (
     CarriedValue,
     LoopStep,
     PlanStep,
+    SliceOf,
 )
 
 
@@ -379,7 +380,7 @@ class _Composer(ComposedText):
             self.open(f"while {flag}[0] != 0:")
             self.synchronize([step.predicate], [])
         for s in step.slices:
-            self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
+            self.slice(s, iteration)
         self.steps(step.body)
         self.grid_barrier()
         for current, following, spare in rotating:
@@ -424,32 +425,23 @@ class _Composer(ComposedText):
         """Return the type of a pointer to the elements of ``var``, such as ``f32*``."""
         return short_name(var.type.dtype) + "*"
 
-    def slice(
-        self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
-    ) -> None:
-        """Print the pointer variable of ``inner``, an iteration's slice of ``outer``.
+    def slice(self, s: SliceOf, iteration: str) -> None:
+        """Print the pointer variable of the slice ``s`` in the loop's ``iteration``.
 
         Prints: ``b = subarray_f32(e_at, iteration * 1024)``. The body of the loop
-        accesses ``inner`` by this variable.
-
-        Args:
-            inner: The slice.
-            outer: The array.
-            offset: The byte at which the slice begins in iteration 0.
-            stride: Bytes from each iteration's slice to the next.
-            iteration: The loop's variable.
+        accesses ``s.inner`` by this variable.
         """
-        kind = self.kind_of(inner)
-        size = inner.type.dtype.itemsize
-        outer_pointer = self.pointer(outer, 0, kind)
-        at = f"{iteration} * {stride // size}"
-        if offset:
-            at = f"{offset // size} + {at}"
-        root = self.root_of(inner)
+        kind = self.kind_of(s.inner)
+        size = s.inner.type.dtype.itemsize
+        outer_pointer = self.pointer(s.outer, 0, kind)
+        at = f"{iteration} * {s.stride // size}"
+        if s.offset:
+            at = f"{s.offset // size} + {at}"
+        root = self.root_of(s.inner)
         name = self.name_for((root, "slice"), self.hint(root))
         self.line(f"{name} = {self.subarray(outer_pointer, kind, at)}")
         self.moving_pointers[root] = name, kind
-        self.pointees[root] = self.arrays(outer)
+        self.pointees[root] = self.arrays(s.outer)
 
     def copy_result(self, result: Var, current: str, iteration: str) -> None:
         """Print the copy of a loop's last value to ``result``, unless it lies there.

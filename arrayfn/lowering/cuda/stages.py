@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TypeVar
 
 from typing_extensions import override
 
@@ -16,7 +15,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.partial_results import PartialResultsPrinter
 from arrayfn.lowering.cuda.printer import AxisIndices
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.cuda.stage_plan import (
     StagePlan,
     late_broadcast_loads,
@@ -29,8 +28,6 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-
-T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 class Memory(Enum):
