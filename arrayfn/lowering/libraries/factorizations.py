@@ -205,7 +205,6 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
@@ -250,7 +249,6 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     real = dtypes.real_of(x.dtype).itemsize
     is_complex = x.dtype in dtypes.COMPLEX
-    # The workspaces that LAPACK's manual gives, for blocks of BLOCK columns.
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
@@ -318,7 +316,6 @@ def _syevd(
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
         return
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     if x.dtype in dtypes.COMPLEX:
         lwork = 2 * n + n * n + BLOCK * n
         lrwork = 1 + 5 * n + 2 * n * n
@@ -377,7 +374,6 @@ def _geev(
     """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 4) * n
     if n:
         yield _call(
@@ -429,7 +425,6 @@ def _gesdd(
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
     lrwork = 1
     if x.dtype in dtypes.COMPLEX:
@@ -483,7 +478,6 @@ def _reduced(
     ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
     """
     n = x.shape[-1]
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 3) * max(1, n)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(x.dtype)}",

@@ -149,14 +149,13 @@ class NestBuilder:
         Returns its result, called ``name``.
         """
         result = self.value(name, self.operands[operand].dtype)
-        source = self.equation.source
         self.statements.append(
             Load(
                 result,
                 operand,
                 "element",
                 stage=0,
-                source=source,
+                source=self.equation.source,
                 indices=tuple(indices),
             )
         )
@@ -269,14 +268,13 @@ class NestBuilder:
         With ``where``, a bool of the nest, the store happens only if it is true. With
         ``adds``, the value is added atomically.
         """
-        source = self.equation.source
         self.statements.append(
             Store(
                 operand,
                 value,
                 "element",
                 stage=0,
-                source=source,
+                source=self.equation.source,
                 indices=tuple(indices),
                 where=where,
                 adds=adds,
