@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from arrayfn import dtypes
@@ -243,20 +244,23 @@ def partial_nests(
     """
     size, chunks, rest = cut
     strided = has_narrow_rows(nest, axis)
-    nests = [_partial_nest(nest, axis, 0, size, chunks, parts, strided=strided)]
+    build = partial(_partial_nest, axis=axis, parts=parts)
+    nests = [build(nest, first_chunk=0, size=size, chunks=chunks, strided=strided)]
     if rest:
         start = size * chunks
-        nests.append(_partial_nest(rest_nest, axis, chunks, rest, 1, parts, start))
+        last = build(rest_nest, first_chunk=chunks, size=rest, chunks=1, start=start)
+        nests.append(last)
     return nests
 
 
 def _partial_nest(
     nest: Nest,
+    *,
     axis: int,
+    parts: Sequence[PartialResults],
     first_chunk: int,
     size: int,
     chunks: int,
-    parts: Sequence[PartialResults],
     start: int = 0,
     strided: bool = False,
 ) -> Nest:
@@ -267,10 +271,10 @@ def _partial_nest(
     Args:
         nest: The nest to split.
         axis: The reduced axis that is cut into chunks.
-        first_chunk: The number of the first chunk in the arrays of partial results.
+        parts: The arrays of partial results.
+        first_chunk: The number of the first chunk in these arrays.
         size: Elements of a chunk.
         chunks: How many chunks the nest has.
-        parts: The arrays of partial results.
         start: The index along ``axis`` at which the first chunk begins.
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
