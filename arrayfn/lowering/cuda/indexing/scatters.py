@@ -204,15 +204,9 @@ def choose_parts(
     """Choose tiles or ranges of targets; None if ``scatter`` is faster.
 
     A scatter by tiles or ranges reads and writes all targets. Ranges are for atomic
-    additions, tiles for other functions.
-
-    Args:
-        equation: The scatter.
-        reads: Where each operand lies.
-        deterministic: Results must not depend on the order of additions.
-        vectors: Arrays begin at multiples of 16 bytes.
-        copied: ``scatter`` would need a copy of the operand, which reads and writes all
-            targets as well.
+    additions, tiles for other functions. If ``copied``, ``scatter`` would need a copy
+    of the operand, which reads and writes all targets as well. The other arguments are
+    those of ``scatter``.
     """
     s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
     if _uses_atomics(s, deterministic):
