@@ -38,12 +38,12 @@ def control_step(
         storage: where arrays lie, which this extends to Vars inside.
         block: lowers a Program inside to steps.
     """
-    operands = [_array(atom, reads) for atom in equation.inputs]
+    operands = [operand_array(atom, reads) for atom in equation.inputs]
     rule = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}
     return rule[equation.primitive.name](equation, operands, storage, block)
 
 
-def _array(atom: Atom, reads: Reads) -> Var:
+def operand_array(atom: Atom, reads: Reads) -> Var:
     """Return the array that holds the operand ``atom`` of a loop or branch.
 
     The operand is row-major and begins at the array's first element: the layout pass
@@ -72,7 +72,7 @@ def _scan(
         storage.put(inner, into=outer)
     body = block(program)
     xs_begin = consts + carry
-    outputs = [_result_array(atom) for atom in program.outputs]
+    outputs = [result_array(atom) for atom in program.outputs]
     # Slices of the operands that are read, and of the stacked results.
     pairs = [
         *zip(program.inputs[xs_begin:], operands[xs_begin:], strict=True),
@@ -117,7 +117,7 @@ def _while_loop(
     assert params["cond_consts"] == 0
     for inner, outer in zip(program.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
-    outputs = [_result_array(atom) for atom in program.outputs]
+    outputs = [result_array(atom) for atom in program.outputs]
     # The body does not read the condition: the next one is written over it.
     storage.put(program.inputs[-1], into=outputs[-1])
     body = block(program)
@@ -168,13 +168,13 @@ def _cond(
         for inner, outer in zip(program.inputs, arguments, strict=True):
             storage.put(inner, into=outer)
         for atom, result in zip(program.outputs, equation.outputs, strict=True):
-            storage.put(_result_array(atom), into=result)
+            storage.put(result_array(atom), into=result)
         with storage.keeping(equation.outputs):
             blocks.append(block(program))
     return BranchStep(index, blocks, arguments, list(equation.outputs))
 
 
-def _result_array(atom: Atom) -> Var:
+def result_array(atom: Atom) -> Var:
     """Return the Var of a body's result.
 
     The layout pass made it an array of its own, so ``atom`` is no literal.

@@ -415,10 +415,7 @@ def function_text(
         head += ["", ""]
     head += wrapped(f"def {name}(", ", ".join(arguments), "):")
     if doc:
-        indent = "    "
-        head += textwrap.wrap(
-            f'"""{doc}"""', WIDTH, initial_indent=indent, subsequent_indent=indent
-        )
+        head += filled(f'"""{doc}"""')
     return "\n".join([*head, *lines]) + "\n"
 
 
@@ -431,7 +428,9 @@ def wrapped(before: str, items: str, after: str) -> list[str]:
     if len(before) + len(items) + len(after) <= WIDTH:
         return [before + items + after]
     opening, closing = (before, after) if before.endswith("(") else (before + "(", ")")
-    filled = textwrap.wrap(
-        items + ",", WIDTH, initial_indent="    ", subsequent_indent="    "
-    )
-    return [opening, *filled, closing]
+    return [opening, *filled(items + ","), closing]
+
+
+def filled(text: str, indent: str = "    ") -> list[str]:
+    """Break ``text`` into lines that begin with ``indent``."""
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)

@@ -16,7 +16,6 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.ir.format import format_program, name_vars
-from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram, Once, with_types_of
 from arrayfn.lowering.contraction import Gemm
@@ -32,6 +31,7 @@ from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel, scratch_offsets
 from arrayfn.lowering.kernel_text import Partial, with_kernel_names
+from arrayfn.lowering.libraries import LIBRARIES
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.libraries.packed_products import packed_product
 from arrayfn.lowering.libraries.products import product
@@ -44,6 +44,7 @@ from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.templates import TEMPLATES
 from arrayfn.lowering.verification import verified
 from arrayfn.passes.known_constants import split_known
 from arrayfn.passes.layout_assignment import with_donated
@@ -387,7 +388,7 @@ class Lowering:
         """Add the nests of the template ``form`` for ``equation``."""
         if form.in_place:
             self.take_over(equation)
-        for nest in templates.nests(form.name, equation, self.reads, self.names):
+        for nest in TEMPLATES[form.name](equation, self.reads, self.names):
             self.nest(nest)
 
     def take_over(self, equation: Equation) -> None:
@@ -400,7 +401,7 @@ class Lowering:
         """Add the library calls that compute ``equation``."""
         if form.in_place:
             self.take_over(equation)
-        for call in libraries.calls(form.name, equation, self.reads):
+        for call in LIBRARIES[form.name](equation, self.reads):
             self.library(call)
 
     def control(self, equation: Equation) -> None:

@@ -20,9 +20,8 @@ class HazardsSinceBarrier:
     memory; a *part* is the device function of a step's kernel.
     """
 
-    read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
-    """The arrays that these steps have read, and those that they have written."""
+    """The arrays that these steps have written."""
     used_shared_memory: set[str] = field(default_factory=set[str])
     """Kernels whose device functions have used shared memory. A second call of one of
     them by the same block needs a barrier of the block first.
@@ -43,8 +42,7 @@ class HazardsSinceBarrier:
         arrays of the step. A hazard is a read after a write, or a write after a read or
         a write.
         """
-        touched = self.read | self.written
-        return self.written.intersection(read) | touched.intersection(written)
+        return self.written.intersection(read) | self.owners.keys() & set(written)
 
     def record_accesses(
         self, read: Sequence[Var], written: Sequence[Var], block: int
@@ -54,7 +52,6 @@ class HazardsSinceBarrier:
         ``block`` is a number or ``SEVERAL_BLOCKS``. ``owners`` keeps for each array the
         one block that accesses it: a second block makes that ``SEVERAL_BLOCKS``.
         """
-        self.read.update(read)
         self.written.update(written)
         for var in (*read, *written):
             if self.owners.setdefault(var, block) != block:
@@ -62,18 +59,16 @@ class HazardsSinceBarrier:
 
     def copy(self) -> HazardsSinceBarrier:
         """Return an independent copy, to follow one branch of control flow with."""
-        read, written, used_shared_memory = (
-            set(self.read),
+        return HazardsSinceBarrier(
             set(self.written),
             set(self.used_shared_memory),
-        )
-        return HazardsSinceBarrier(
-            read, written, used_shared_memory, self.assigned_blocks, dict(self.owners)
+            self.assigned_blocks,
+            dict(self.owners),
         )
 
     def add(self, other: HazardsSinceBarrier) -> None:
         """Add the accesses of another branch of control flow: either may run."""
         self.used_shared_memory |= other.used_shared_memory
         for var, block in other.owners.items():
-            read = [var] if var in other.read else []
-            self.record_accesses(read, [var] if var in other.written else [], block)
+            written = [var] if var in other.written else []
+            self.record_accesses([var], written, block)

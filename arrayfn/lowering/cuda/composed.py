@@ -19,7 +19,6 @@ constants in the text: other shapes compile another kernel.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.barrier_hazards import SEVERAL_BLOCKS, HazardsSinceBarrier
 from arrayfn.lowering.cuda.composed_text import ComposedText
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.kernel_text import WIDTH, filled, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import (
     BranchStep,
@@ -37,6 +36,7 @@ from arrayfn.lowering.steps import (
     CarriedValue,
     LoopStep,
     PlanStep,
+    SliceOf,
 )
 
 
@@ -204,7 +204,7 @@ class _Composer(ComposedText):
         For example ``subarray_f32(e_at, iteration * 1024)``. ``pointer`` and ``at`` are
         expressions, ``kind`` is the pointer's type.
         """
-        dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
+        dtype = kind.removesuffix("*")
         # Kernels store booleans and half-precision numbers as unsigned integers.
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
@@ -254,7 +254,7 @@ class _Composer(ComposedText):
 
         Prints nothing if no step has accessed memory since the last one.
         """
-        if self.hazards.read or self.hazards.written:
+        if self.hazards.owners:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.hazards = HazardsSinceBarrier()
 
@@ -346,10 +346,7 @@ class _Composer(ComposedText):
             self.line(f"{part}({arguments})")
             return
         self.line(f"{part}(")
-        inner = indent + "    "
-        self.lines += textwrap.wrap(
-            arguments + ",", WIDTH, initial_indent=inner, subsequent_indent=inner
-        )
+        self.lines += filled(arguments + ",", indent + "    ")
         self.line(")")
 
     def loop(self, step: LoopStep) -> None:
@@ -383,7 +380,7 @@ class _Composer(ComposedText):
             self.open(f"while {flag}[0] != 0:")
             self.synchronize([step.predicate], [])
         for s in step.slices:
-            self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
+            self.slice(s, iteration)
         self.steps(step.body)
         self.grid_barrier()
         for current, following, spare in rotating:
@@ -428,32 +425,23 @@ class _Composer(ComposedText):
         """Return the type of a pointer to the elements of ``var``, such as ``f32*``."""
         return short_name(var.type.dtype) + "*"
 
-    def slice(
-        self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
-    ) -> None:
-        """Print the pointer variable of ``inner``, an iteration's slice of ``outer``.
+    def slice(self, s: SliceOf, iteration: str) -> None:
+        """Print the pointer variable of the slice ``s`` in the loop's ``iteration``.
 
         Prints: ``b = subarray_f32(e_at, iteration * 1024)``. The body of the loop
-        accesses ``inner`` by this variable.
-
-        Args:
-            inner: The slice.
-            outer: The array.
-            offset: The byte at which the slice begins in iteration 0.
-            stride: Bytes from each iteration's slice to the next.
-            iteration: The loop's variable.
+        accesses ``s.inner`` by this variable.
         """
-        kind = self.kind_of(inner)
-        size = inner.type.dtype.itemsize
-        outer_pointer = self.pointer(outer, 0, kind)
-        at = f"{iteration} * {stride // size}"
-        if offset:
-            at = f"{offset // size} + {at}"
-        root = self.root_of(inner)
+        kind = self.kind_of(s.inner)
+        size = s.inner.type.dtype.itemsize
+        outer_pointer = self.pointer(s.outer, 0, kind)
+        at = f"{iteration} * {s.stride // size}"
+        if s.offset:
+            at = f"{s.offset // size} + {at}"
+        root = self.root_of(s.inner)
         name = self.name_for((root, "slice"), self.hint(root))
         self.line(f"{name} = {self.subarray(outer_pointer, kind, at)}")
         self.moving_pointers[root] = name, kind
-        self.pointees[root] = self.arrays(outer)
+        self.pointees[root] = self.arrays(s.outer)
 
     def copy_result(self, result: Var, current: str, iteration: str) -> None:
         """Print the copy of a loop's last value to ``result``, unless it lies there.

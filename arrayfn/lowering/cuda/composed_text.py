@@ -105,12 +105,8 @@ class ComposedText(Body):
             first_lines: The ``def`` of the kernel's function, which goes before
                 ``lines``.
         """
-        comment = title if len(title) <= WIDTH or not self.readable else _cut(title)
+        is_cut = self.readable and len(title) > WIDTH
+        comment = title[: WIDTH - 3] + "..." if is_cut else title
         functions = [line for part in self.functions for line in ("", "", part)]
         text = "\n".join([*functions, "", "", *first_lines, *self.lines, ""])
         return "\n".join([comment, *imports(text.splitlines()), text])
-
-
-def _cut(title: str) -> str:
-    """Shorten ``title`` to the width of a line, with dots at its end."""
-    return title[: WIDTH - 3] + "..."

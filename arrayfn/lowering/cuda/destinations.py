@@ -37,10 +37,7 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Copy:
-    """A step that only copies ``source``, whole, into a part of ``target``.
-
-    ``axes`` are the axes of the copy: extents, and strides in both arrays.
-    """
+    """A step that only copies ``source``, whole, into a part of ``target``."""
 
     source: Var
     target: Pointer
@@ -252,10 +249,7 @@ class CopyElision(StepRewrite):
 
     @override
     def run(self) -> tuple[list[PlanStep], dict[int, RedirectableCall]]:
-        """Elide all copies that can be elided.
-
-        Returns the remaining steps, and the changed calls by their new position.
-        """
+        """Elide all copies that can be elided; see ``StepRewrite``."""
         self.redirected: dict[int, list[tuple[Var, Box]]] = {}
         """What the redirected calls write: arrays and boxes, by the call's position."""
         for position, step in enumerate(list(self.steps)):

@@ -69,8 +69,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         axes, schedule = self.nest.axes, self.schedule
         if not axes:
             with self.open("if thread_index() == 0:"):
-                for s in self.nest.statements:
-                    self.emit(s, {})
+                self.elements({})
             return
         vectors_per_row = -(-axes[-1].extent // schedule.lanes)
         total = vectors_per_row * math.prod(a.extent for a in axes[:-1])

@@ -107,8 +107,9 @@ class HandwrittenCall:
     @property
     def _written(self) -> dict[str, Pointer]:
         """The arrays that the kernel writes, with the flag buffer, by parameter."""
-        flags = {} if self.flag_buffer is None else {"flag_buffer": self.flag_buffer}
-        return {**self.writes, **{name: Pointer(var) for name, var in flags.items()}}
+        if self.flag_buffer is None:
+            return dict(self.writes)
+        return {**self.writes, "flag_buffer": Pointer(self.flag_buffer)}
 
     def kernel(self, name: str) -> Kernel:
         """Make the kernel that the call launches, with the name ``name``."""

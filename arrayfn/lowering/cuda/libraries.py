@@ -71,9 +71,7 @@ def _scaled(op: LibraryEquation, raw: Var, scale: float) -> Nest:
     name = op.names[op.equation.outputs[0]]
     value = b.load(f"{name}_raw", b.operand(source))
     constant = Constant(scale, target.dtype)
-    result = b.compute(
-        name, "mul", value, constant, dtype=target.dtype, of=target.dtype
-    )
+    result = b.compute(name, "mul", value, constant, dtype=target.dtype)
     b.store(b.operand(target, written=True), result)
     return b.nest(op.equation.outputs[0].type.shape, "a transform and its factor")
 

@@ -9,19 +9,17 @@ all: every thread computes them, and the first stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.ir import Var
-from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
+from arrayfn.lowering.cpu.serial import LoopPrinter
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.in_place import Storage
-from arrayfn.lowering.plan import Kernel
-from arrayfn.lowering.steps import CallStep, LoopStep
+from arrayfn.lowering.steps import LoopStep
 
 
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
@@ -32,29 +30,6 @@ def threads_for(lanes: int, gpu: GpuConfig) -> int:
     return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
 
-def print_lanes(
-    loop: LoopStep,
-    name: str,
-    storage: Storage,
-    names: Mapping[Var, str],
-    threads: int,
-) -> tuple[Kernel, CallStep]:
-    """Print the kernel of a loop over independent elements; return it and a call.
-
-    Each of ``loop.lanes`` threads runs the loop for one element. The call's items are
-    blocks.
-
-    Args:
-        loop: The loop.
-        name: The name of its kernel.
-        storage: Says which array's memory an array has.
-        names: What to call arrays in the text.
-        threads: Threads of a block.
-    """
-    printer = partial(_ElementLoopPrinter, threads=threads)
-    return kernel_of(printer, loop, name, storage, names)
-
-
 class OneThreadLoopPrinter(LoopPrinter):
     """Prints a loop that one thread runs from its first to its last iteration."""
 
@@ -62,7 +37,7 @@ class OneThreadLoopPrinter(LoopPrinter):
     """A kernel of a GPU does not end early if the user interrupts the run."""
 
 
-class _ElementLoopPrinter(OneThreadLoopPrinter):
+class ElementLoopPrinter(OneThreadLoopPrinter):
     """Prints a loop that each thread runs for one element of the carried arrays."""
 
     items = ()

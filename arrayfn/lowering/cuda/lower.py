@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from sys import maxsize
 from typing import Final
 
@@ -17,6 +18,7 @@ from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram, with_types_of
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
+from arrayfn.lowering.cpu.serial import kernel_of
 from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotComposeError, compose
@@ -40,8 +42,8 @@ from arrayfn.lowering.cuda.indexing.scatters import (
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import (
+    ElementLoopPrinter,
     OneThreadLoopPrinter,
-    print_lanes,
     threads_for,
 )
 from arrayfn.lowering.cuda.passes import passes_for
@@ -418,7 +420,9 @@ class _CudaLowering(Lowering):
             threads = threads_for(loop.lanes, self.gpu)
             if self.options.mode == "persistent":
                 threads = persistent.THREADS
-            printed, call = print_lanes(loop, name, self.storage, self.names, threads)
+            # A work item of the call is a block.
+            printer = partial(ElementLoopPrinter, threads=threads)
+            printed, call = kernel_of(printer, loop, name, self.storage, self.names)
             call.kernel = self.add_kernel(printed)
             return call
         call = super().print_loop(loop)

@@ -21,19 +21,19 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.merges import (
     Exponentials,
     Merge,
-    Rescaled,
     Squares,
     merges_of,
 )
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
+    ChunkSizes,
     PartialResults,
     block_count,
     combine_parts,
     fills_gpu,
     has_narrow_rows,
     part_arrays,
-    partial_nest,
+    partial_nests,
     uneven_chunks,
 )
 from arrayfn.lowering.cuda.stage_plan import kept_words
@@ -54,24 +54,6 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.split import partial_value
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """A row cut along ``axis`` into ``count`` parts of ``size`` elements, and a rest.
-
-    ``rest`` is the number of elements of the last, shorter part; 0 if there is none.
-    """
-
-    axis: int
-    size: int
-    count: int
-    rest: int
-
-    @property
-    def parts(self) -> int:
-        """How many parts there are, with the rest."""
-        return self.count + 1 if self.rest else self.count
-
-
 def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
@@ -80,47 +62,24 @@ def merged_parts(
     None if one kernel for whole rows is faster; ``schedule`` is that kernel's.
     """
     merge = whole_merge(nest)
-    chunks = None if merge is None else _chunks(nest, merge, schedule, gpu)
-    if merge is None or chunks is None:
+    if merge is None:
         return None
-    axis, size, count, rest = chunks.axis, chunks.size, chunks.count, chunks.rest
+    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    axis = max(reduced, key=lambda k: nest.axes[k].extent)
+    cut = _chunks(nest, axis, merge, schedule, gpu)
+    if cut is None:
+        return None
     # The part is cut along one reduced axis, and is whole along the others.
-    others = math.prod(
-        a.extent for k, a in enumerate(nest.axes) if a.reduced and k != axis
-    )
-    part_elements, rest_elements = size * others, rest * others
-    shifted = _with_partial_shifts(nest, merge, part_elements)
-    strided = has_narrow_rows(nest, axis)
+    others = math.prod(nest.axes[k].extent for k in reduced if k != axis)
+    elements = cut.size * others, cut.rest * others
+    shifted, shifted_rest = (_with_partial_shifts(nest, merge, n) for n in elements)
     # Narrow rows have few columns: if the parts of a column are neighbours in memory,
     # they are combined as a row, by more blocks.
-    parts = part_arrays(shifted, chunks.parts, chunks_innermost=not strided)
-    nests = [
-        partial_nest(
-            shifted,
-            axis,
-            first_chunk=0,
-            size=size,
-            chunks=count,
-            parts=parts,
-            strided=strided,
-        )
-    ]
-    if rest:
-        shifted = _with_partial_shifts(nest, merge, rest_elements)
-        nests.append(
-            partial_nest(
-                shifted,
-                axis,
-                first_chunk=count,
-                size=rest,
-                chunks=1,
-                parts=parts,
-                start=size * count,
-            )
-        )
-    elements = part_elements, rest_elements
-    combined = _PartCombination(merge, parts, count, elements).statements
-    return [*nests, combine_parts(nest, parts, chunks.parts, combined)]
+    innermost = not has_narrow_rows(nest, axis)
+    parts = part_arrays(shifted, cut.all_chunks, chunks_innermost=innermost)
+    nests = partial_nests(shifted, shifted_rest, axis, cut, parts)
+    combined = _PartCombination(merge, parts, cut.chunks, elements).statements
+    return [*nests, combine_parts(nest, parts, cut.all_chunks, combined)]
 
 
 def whole_merge(nest: Nest) -> Merge | None:
@@ -135,18 +94,16 @@ def whole_merge(nest: Nest) -> Merge | None:
 
 
 def _chunks(
-    nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
-) -> Chunks | None:
-    """Choose the parts that rows are cut into; None if rows stay whole.
+    nest: Nest, axis: int, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
+) -> ChunkSizes | None:
+    """Choose the parts that rows are cut into along ``axis``; None for whole rows.
 
     A part fits into a block's registers, and there are enough parts for all
     multiprocessors. The parts have equal sizes if a number of parts up to twice the
     needed one divides the axis. ``merge`` is the pair of stages of ``nest``,
     ``schedule`` the one that ``nest`` has if rows stay whole.
     """
-    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
-    axis = max(reduced, key=lambda k: nest.axes[k].extent)
-    length = math.prod(nest.axes[k].extent for k in reduced)
+    length = math.prod(a.extent for a in nest.axes if a.reduced)
     room = gpu.merged_words
     if isinstance(schedule, Columns):
         rows, columns, lanes = block_count(nest, schedule), WARP, 1
@@ -155,7 +112,11 @@ def _chunks(
     else:
         rows, columns = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
-        if any(_is_slow(m) for m in merge.rescaled):
+        # Sums of float64 exponentials need many registers.
+        if any(
+            isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
+            for m in merge.rescaled
+        ):
             room *= 2
     # 32-bit words of a row (or of 32 columns) in registers. A part may have ``room``.
     words = kept_words(nest, lanes) * length * columns // lanes
@@ -171,8 +132,8 @@ def _chunks(
     unit = lanes if axis == len(nest.axes) - 1 else 1
     for parts in range(count, min(2 * count, extent)):
         if extent % (parts * unit) == 0:
-            return Chunks(axis, size=extent // parts, count=parts, rest=0)
-    return Chunks(axis, *uneven_chunks(extent, count))
+            return ChunkSizes(extent // parts, parts, rest=0)
+    return uneven_chunks(extent, count)
 
 
 def _stays_whole(
@@ -204,11 +165,6 @@ def _stays_whole(
     # row must have work for four blocks.
     leaves_idle = length >= 4 * gpu.split_chunk and not fills_gpu(nest, schedule, gpu)
     return not runs_singly and not leaves_idle
-
-
-def _is_slow(m: Rescaled) -> bool:
-    """Whether ``m`` sums float64 exponentials, which need many registers."""
-    return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
 # The nest of parts.

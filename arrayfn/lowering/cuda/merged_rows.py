@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -26,8 +25,7 @@ from arrayfn.lowering.cuda.merges import (
     Squares,
     Unshifted,
 )
-from arrayfn.lowering.cuda.rows import Exchanged, RowsPrinter
-from arrayfn.lowering.cuda.schedule import Pipeline, Rows
+from arrayfn.lowering.cuda.rows import Exchanged, R, RowsPrinter
 from arrayfn.lowering.cuda.shared_rows import row_merges
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -39,7 +37,6 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-R = TypeVar("R", Rows, Pipeline)
 _WARP, _BLOCK = "warp", "block"
 """The two kinds of parts of a row, as suffixes of variables.
 

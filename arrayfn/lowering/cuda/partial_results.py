@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.row_copies import RowCopiesPrinter
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.kernel_ir import Reduce
 
-T = TypeVar("T", Rows, Pipeline, Columns)
 ACCUMULATOR_WORDS: Final = 32
 """32-bit registers that the partial results of a stage may take up."""
 

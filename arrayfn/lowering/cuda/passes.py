@@ -25,7 +25,6 @@ from arrayfn.passes.simplify import simplify
 from arrayfn.passes.small import with_sums
 from arrayfn.transforms.dce import dce
 
-VECTOR_BYTES: Final = 16  # of the widest access
 MAX_PERSISTENT_MULTIPLY_ADDS: Final = 1 << 23
 """Multiply-adds of a product, up to which a persistent kernel computes it."""
 MAX_LOOP_MULTIPLY_ADDS: Final = 1 << 20
@@ -65,7 +64,7 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         partial(_rewrite_for_libraries, gpu=gpu, options=options),
         max_summed=MAX_LOOP_MULTIPLY_ADDS,
         cuts_transforms=False,  # cuFFT has every processor do a transform
-        layout_rules=LayoutRules(takes_view, contracts_contiguously, VECTOR_BYTES),
+        layout_rules=LayoutRules(takes_view, contracts_contiguously, gpu.vector_bytes),
     )
     passes += [masks_of_results, dce]
     if options.mode == "persistent":

@@ -8,11 +8,17 @@ no thread waits for another, and the condition need not be reduced over all elem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn.ir import Equation, Program, Var
-from arrayfn.lowering.control_flow import Reads, carried_values
+from arrayfn.lowering.control_flow import (
+    Block,
+    Reads,
+    carried_values,
+    operand_array,
+    result_array,
+)
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
 
@@ -92,7 +98,7 @@ def loop_of(
     found: PerElementWhile,
     reads: Reads,
     storage: Storage,
-    block: Callable[[Program], list[PlanStep]],
+    block: Block,
 ) -> LoopStep:
     """Make the step of a loop per element, whose predicate is one element's condition.
 
@@ -105,16 +111,11 @@ def loop_of(
         block: Makes the steps of a Program.
     """
     body, consts = found.body, equation.params["body_consts"]
-    operands: list[Var] = []
-    for atom in equation.inputs[:-1]:  # the last is the reduced condition
-        assert isinstance(atom, Var)
-        operands.append(reads[atom].base)
+    # The last operand is the reduced condition.
+    operands = [operand_array(atom, reads) for atom in equation.inputs[:-1]]
     for inner, outer in zip(body.inputs[:consts], operands[:consts], strict=True):
         storage.put(inner, into=outer)
-    outputs: list[Var] = []
-    for atom in body.outputs:
-        assert isinstance(atom, Var)
-        outputs.append(atom)
+    outputs = [result_array(atom) for atom in body.outputs]
     steps = block(body)
     results = list(equation.outputs[:-1])
     inner = body.inputs[consts:]

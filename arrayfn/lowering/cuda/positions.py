@@ -36,7 +36,7 @@ def extremum_positions_in_one(program: Program) -> Program:
         primitive, params = equation.primitive, equation.params
         if primitive not in (argmax, argmin):
             return None
-        if not _is_packed(operands[0], **params):
+        if not _is_packed(operands[0], params["axis"]):
             return None
         return [_position(operands[0], primitive is argmax, **params)]
 
@@ -45,12 +45,11 @@ def extremum_positions_in_one(program: Program) -> Program:
     return rewritten(program, packed)
 
 
-def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
+def _is_packed(x: Atom, axis: int) -> bool:
     """Whether argmax or argmin of ``x`` along ``axis`` becomes a reduction of keys.
 
     Elements and positions must fit into 64 bits. Rows that registers hold (an innermost
-    ``axis`` of up to ``MAX_REGISTER_ROW`` elements) keep the usual form. ``dtype``,
-    that of the result, is a parameter of the equation that is not used here.
+    ``axis`` of up to ``MAX_REGISTER_ROW`` elements) keep the usual form.
     """
     kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= MAX_REGISTER_ROW
     return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept

@@ -11,8 +11,7 @@ The names of arrays follow from their operands: ``x_in`` and ``y_out`` are param
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +22,7 @@ from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.cuda.vectors import AxisIndices, S, VectorPrinter
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_ir import Value
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.kernel_text import filled, wrapped
 from arrayfn.lowering.plan import Parameter
 
 RESERVED: Final = frozenset(
@@ -34,9 +33,8 @@ RESERVED: Final = frozenset(
         *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
         *("numbers", "numbered", "following", "peer", "later", "shared_at"),
         *("ahead", "whole", "smallest", "largest", "opaque_member", "difference"),
-        *("ring_at", "prefix", "claimed"),
-        *("flag_buffer", "parts", "number", "within", "before", "upto"),
-        *("newest", "second", "oldest", "taken", "takes", "ring"),
+        *("ring_at", "flag_buffer", "parts", "number", "within", "before"),
+        *("newest", "second", "oldest", "taken", "ring"),
         *("clusters", "counter", "groups", "half_lag", "lag", "rows", "at"),
         *("count", "exchanged"),
         *FUNCTIONS,
@@ -165,32 +163,6 @@ class CudaPrinter(VectorPrinter[S]):
             self.line(f"{name} = {allocate}({self.dynamic_shared}, {count})")
             self.dynamic_shared += count * dtype.itemsize
 
-    def bulk_copy_all(
-        self,
-        operands: Sequence[int],
-        source: Callable[[int], str],
-        target: str,
-        size: str,
-        mbarrier: str,
-    ) -> None:
-        """Begin bulk copies of ``size`` elements of each operand to its shared array.
-
-        Prints, for one float32 operand:
-
-            mbarrier_expect_tx(mbarriers, 0, 4096 * 4)
-            bulk_copy_f32(x_in, begin, x_shared, 0, 4096, mbarriers, 0)
-
-        Args:
-            operands: The operands' numbers.
-            source: Gives the index of an operand's first element in global memory.
-            target: The index in each shared array.
-            size: The number of elements.
-            mbarrier: The index of the mbarrier, which completes when all have arrived.
-        """
-        self.expect_bytes(operands, size, mbarrier)
-        for operand in operands:
-            self.bulk_copy(operand, source(operand), target, size, mbarrier)
-
     def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
@@ -278,12 +250,7 @@ class CudaPrinter(VectorPrinter[S]):
         arguments = ", ".join(p.name for p in self.parameters)
         head += wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:
-            head += textwrap.wrap(
-                f'"""{self.signature()}"""',
-                WIDTH,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
+            head += filled(f'"""{self.signature()}"""')
         self.source = "\n".join([*head, *body]) + "\n"
 
     @override

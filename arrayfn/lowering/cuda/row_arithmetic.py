@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Final
 
 from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.row_loops import RowLoops
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.row_loops import RowLoops, T
+from arrayfn.lowering.cuda.schedule import Pipeline
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
 from arrayfn.lowering.kernel_ir import (
     Compute,
@@ -34,7 +34,6 @@ from arrayfn.lowering.kernel_ir import (
 
 _EXTREMES: Final = {"accumulate_max_f32": "max", "accumulate_min_f32": "min"}
 _APPROXIMATE: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
-T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 @dataclass

@@ -15,17 +15,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from typing_extensions import override
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.cuda.vectors import AxisIndices
 from arrayfn.lowering.kernel_ir import Value
 
-T = TypeVar("T", Rows, Pipeline, Columns)
 _NONE: Final = -1
 
 

@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.vectors import AxisIndices
 
 T = TypeVar("T", Rows, Pipeline, Columns)
+"""The schedules whose threads share rows or columns."""
 
 
 @dataclass

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -265,8 +264,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 self.line(f"size = min_i64({size}, {rest})")
                 size = "size"
             target = f"{slot} * {self.tile_elements}"
-            source = partial(self.index, variables={**self.row, self.inner: "begin"})
-            self.bulk_copy_all(self.schedule.row_operands, source, target, size, slot)
+            self.expect_bytes(self.schedule.row_operands, size, slot)
+            for operand in self.schedule.row_operands:
+                source = self.index(operand, {**self.row, self.inner: "begin"})
+                self.bulk_copy(operand, source, target, size, slot)
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:

@@ -76,8 +76,7 @@ class ScanPrinter(CudaPrinter[S]):
         self.define_lane_and_warp("member" if schedule.cluster > 1 else "thread")
         self.declare()
         if schedule.cluster > 1:
-            shared = f"shared_{self.dtype}"
-            self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
+            self.shared_array(self.reduce.result, "sent", schedule.cluster)
         if self.warps > 1:
             self.shared_array(self.reduce.result, "warps", self.warps)
         if schedule.cluster > 1:

@@ -27,6 +27,7 @@ depends only on shapes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final
 
@@ -239,9 +240,7 @@ def divisor_lanes(extent: int, lanes: int) -> int:
 
     ``lanes`` is a power of two.
     """
-    while lanes > 1 and extent % lanes:
-        lanes //= 2
-    return lanes
+    return math.gcd(extent, lanes)
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:

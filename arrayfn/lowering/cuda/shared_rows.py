@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,9 +42,9 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     reduced = [a.extent for a in nest.axes if a.reduced]
     if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
         return None
-    length, rows = math.prod(reduced), math.prod(_kept_extents(nest))
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu))
-    vectors = -(-length // lanes)
+    vectors = -(-math.prod(reduced) // lanes)
     if nest.stages == 1:
         return _clustered_single_stage(nest, gpu, lanes)
     words = kept_words(nest, lanes)
@@ -80,7 +79,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     too long for one cluster: a split reduction is faster then.
     """
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    rows = math.prod(_kept_extents(nest))
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
     if rows >= gpu.multiprocessors or length < 2 * gpu.split_chunk:
         return None
@@ -98,11 +97,6 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
         register_resident=False,
         cluster=cluster,
     )
-
-
-def _kept_extents(nest: Nest) -> list[int]:
-    """Return the extents of the axes that are not reduced, which count rows."""
-    return [a.extent for a in nest.axes if not a.reduced]
 
 
 def _can_exchange(nest: Nest) -> bool:
@@ -189,7 +183,8 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     # With weights, 16-bit rows are converted to float32 registers.
     tile_words = max(words, row.lanes) if row.broadcast_operands else words
     room = gpu.pipeline_shared - _exchange_bytes(nest, gpu.pipeline_threads)
-    rows, cluster = math.prod(_kept_extents(nest)), 1
+    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    cluster = 1
     while cluster <= gpu.max_cluster:
         schedule = _pipeline_of_clusters(row, cluster, rows, tile_words, room, gpu)
         if schedule is not None:
@@ -229,7 +224,7 @@ def _pipeline_of_clusters(
     has_spare_tiles = is_full and tiles > gpu.broadcast_register_tiles
     # Weights can be in registers if all threads have as many vectors of them.
     tile = threads * lanes if has_spare_tiles else 0
-    shared = _shared_memory(part, tile, row.row_bytes, row.broadcast_bytes, room, gpu)
+    shared = _shared_memory(row, part, tile, room, gpu)
     is_small = part * row.row_bytes <= gpu.pipeline_bytes
     if shared is None or tile_words * tiles > gpu.pipeline_words:
         return None
@@ -272,31 +267,26 @@ class _SharedMemory:
 
 
 def _shared_memory(
-    part: int,
-    tile: int,
-    row_bytes: int,
-    broadcast_bytes: Sequence[int],
-    room: int,
-    gpu: GpuConfig,
+    row: _PrefetchableRow, part: int, tile: int, room: int, gpu: GpuConfig
 ) -> _SharedMemory | None:
     """Fit as many rows, then as many weights as possible, into shared memory.
 
     Args:
+        row: The row.
         part: Elements of a block's share of a row.
         tile: Elements of one vector of each thread; 0 if some threads have fewer
             vectors, as then none can be in registers.
-        row_bytes: Bytes of an element of all row operands.
-        broadcast_bytes: Bytes of an element of each broadcast operand.
         room: Bytes of shared memory.
         gpu: Limits the numbers of rows and vectors.
 
     Returns:
         None if there is no room for a single row.
     """
+    broadcast_bytes = row.broadcast_bytes
     max_tiles = gpu.broadcast_register_tiles if broadcast_bytes and tile else 0
     for prefetch_rows in range(gpu.prefetch_rows, 0, -1):
         for register_tiles in range(max_tiles + 1):
-            nbytes = part * (prefetch_rows * row_bytes + sum(broadcast_bytes))
+            nbytes = part * (prefetch_rows * row.row_bytes + sum(broadcast_bytes))
             if register_tiles:
                 nbytes -= register_tiles * tile * broadcast_bytes[0]
             if nbytes <= room:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import RowMajor
-from arrayfn.lowering.build import merge_axes, order_axes, select_axes
+from arrayfn.lowering.build import drop_unit_axes, merge_axes, order_axes
 from arrayfn.lowering.cuda.choose import IDLE_SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
@@ -108,44 +109,21 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
-    size, chunks, rest = even_chunks(extent, target)
-    strided = has_narrow_rows(nest, axis)
-    if strided:
+    cut = even_chunks(extent, target)
+    if has_narrow_rows(nest, axis):
         # Chunks become columns: a block of these for each multiprocessor.
         columns = gpu.multiprocessors * WARP // nest.axes[-1].extent
         # The largest power of two up to ``columns``.
         chunks = min(1 << columns.bit_length() - 1, extent // gpu.tiles)
         chunks = max(chunks, min(power_of_two(fewest), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
-    if chunks < 2:
+        cut = ChunkSizes(size, chunks, rest)
+    if cut.chunks < 2:
         return [nest]
-    all_chunks = chunks + 1 if rest else chunks
-    parts = part_arrays(nest, all_chunks)
-    pieces = [
-        partial_nest(
-            nest,
-            axis,
-            first_chunk=0,
-            size=size,
-            chunks=chunks,
-            parts=parts,
-            strided=strided,
-        )
-    ]
-    if rest:
-        pieces.append(
-            partial_nest(
-                nest,
-                axis,
-                first_chunk=chunks,
-                size=rest,
-                chunks=1,
-                parts=parts,
-                start=size * chunks,
-            )
-        )
+    parts = part_arrays(nest, cut.all_chunks)
     sums = chunk_sums([part.reduce for part in parts])
-    return [*pieces, combine_parts(nest, parts, all_chunks, sums)]
+    pieces = partial_nests(nest, nest, axis, cut, parts)
+    return [*pieces, combine_parts(nest, parts, cut.all_chunks, sums)]
 
 
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
@@ -169,6 +147,11 @@ class ChunkSizes(NamedTuple):
     chunks: int
     rest: int
     """Elements of the last, shorter chunk, which ``chunks`` leaves out; 0 for none."""
+
+    @property
+    def all_chunks(self) -> int:
+        """How many chunks there are, with the rest."""
+        return self.chunks + 1 if self.rest else self.chunks
 
 
 def even_chunks(extent: int, count: int) -> ChunkSizes:
@@ -241,13 +224,43 @@ def part_arrays(
     ]
 
 
-def partial_nest(
+def partial_nests(
     nest: Nest,
+    rest_nest: Nest,
     axis: int,
+    cut: ChunkSizes,
+    parts: Sequence[PartialResults],
+) -> list[Nest]:
+    """Build the nest of the equal chunks' partial results, then that of the rest's.
+
+    The second is left out if there is no rest.
+
+    Args:
+        nest: The nest to split, for the equal chunks.
+        rest_nest: The nest to split for the rest.
+        axis: The reduced axis that is cut into chunks.
+        cut: The chunks.
+        parts: The arrays of partial results.
+    """
+    size, chunks, rest = cut
+    strided = has_narrow_rows(nest, axis)
+    build = partial(_partial_nest, axis=axis, parts=parts)
+    nests = [build(nest, first_chunk=0, size=size, chunks=chunks, strided=strided)]
+    if rest:
+        start = size * chunks
+        last = build(rest_nest, first_chunk=chunks, size=rest, chunks=1, start=start)
+        nests.append(last)
+    return nests
+
+
+def _partial_nest(
+    nest: Nest,
+    *,
+    axis: int,
+    parts: Sequence[PartialResults],
     first_chunk: int,
     size: int,
     chunks: int,
-    parts: Sequence[PartialResults],
     start: int = 0,
     strided: bool = False,
 ) -> Nest:
@@ -258,10 +271,10 @@ def partial_nest(
     Args:
         nest: The nest to split.
         axis: The reduced axis that is cut into chunks.
-        first_chunk: The number of the first chunk in the arrays of partial results.
+        parts: The arrays of partial results.
+        first_chunk: The number of the first chunk in these arrays.
         size: Elements of a chunk.
         chunks: How many chunks the nest has.
-        parts: The arrays of partial results.
         start: The index along ``axis`` at which the first chunk begins.
         strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
@@ -311,9 +324,7 @@ def partial_nest(
         primitives=computed(nest.primitives, statements),
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
-    # Axes of one element are dropped.
-    longer = [k for k, a in enumerate(split_nest.axes) if a.extent != 1]
-    ordered = order_axes(select_axes(split_nest, longer))
+    ordered = order_axes(drop_unit_axes(split_nest))
     return merge_axes(ordered) if strided else ordered
 
 

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TypeVar
 
 from typing_extensions import override
 
@@ -16,7 +15,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.partial_results import PartialResultsPrinter
 from arrayfn.lowering.cuda.printer import AxisIndices
-from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
+from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.cuda.stage_plan import (
     StagePlan,
     late_broadcast_loads,
@@ -29,8 +28,6 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-
-T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 class Memory(Enum):
@@ -275,8 +272,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
         """Return the operands that ``stage`` loads from global memory, in two lists.
 
-        The first are loaded before the stage computes anything, the second vector by
-        vector. Streamed are the operands that all rows share and only this stage reads
+        The second has the operands that all rows share and only this stage reads
         (weights), if the row is in registers. A row in registers is loaded only by its
         first stage.
         """

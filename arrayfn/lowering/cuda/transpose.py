@@ -88,11 +88,11 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
     def lines_name(self, operand: int) -> str:
         """Return ``x_lines``: registers from which operand ``x`` goes to its tile."""
-        return self.tile_name(operand).removesuffix("_tile") + "_lines"
+        return f"{self.array_name(operand)}_lines"
 
     def words_name(self, operand: int) -> str:
         """Return ``x_words``: registers for one word of operand ``x`` from its tile."""
-        return self.tile_name(operand).removesuffix("_tile") + "_words"
+        return f"{self.array_name(operand)}_words"
 
     def exists(self, indices: AxisIndices) -> str:
         """Return the condition that the element at ``indices`` is in the array.

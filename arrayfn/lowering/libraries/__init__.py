@@ -46,11 +46,3 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "tridiagonal": factorizations.tridiagonal,
     "schur": factorizations.schur,
 }
-
-
-def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Return the library calls that compute ``equation``, in order.
-
-    ``name`` is that of the primitive's ``Library`` form.
-    """
-    return LIBRARIES[name](equation, reads)

@@ -9,8 +9,7 @@ docstrings are LAPACK's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Final
 
 from arrayfn import dtypes
@@ -206,7 +205,6 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
@@ -251,7 +249,6 @@ def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     real = dtypes.real_of(x.dtype).itemsize
     is_complex = x.dtype in dtypes.COMPLEX
-    # The workspaces that LAPACK's manual gives, for blocks of BLOCK columns.
     lrwork = 1 + 4 * n + 2 * n * n
     lwork = BLOCK * n if is_complex else lrwork + BLOCK * n
     integers = 3 + 5 * n
@@ -319,7 +316,6 @@ def _syevd(
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
         return
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     if x.dtype in dtypes.COMPLEX:
         lwork = 2 * n + n * n + BLOCK * n
         lrwork = 1 + 5 * n + 2 * n * n
@@ -378,7 +374,6 @@ def _geev(
     """
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 4) * n
     if n:
         yield _call(
@@ -430,7 +425,6 @@ def _gesdd(
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = 4 * small * small + 7 * small + large + 2 * BLOCK * (small + large)
     lrwork = 1
     if x.dtype in dtypes.COMPLEX:
@@ -471,17 +465,12 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Yield the call of gees, in place."""
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
-    scratch = {"values": n * size, "more": n * size}
     writes = {"a": Pointer(t), "z": Pointer(z)}
-    yield from _reduced("gees", t.type, writes, work=20, scratch=scratch)
+    yield from _reduced("gees", t.type, writes, work=20, values=n * size, more=n * size)
 
 
 def _reduced(
-    name: str,
-    x: ArrayType,
-    writes: dict[str, Pointer],
-    work: float,
-    scratch: Mapping[str, int] = MappingProxyType({}),
+    name: str, x: ArrayType, writes: dict[str, Pointer], work: float, **scratch: int
 ) -> Iterable[LibraryCall]:
     """Yield the call of a unitary reduction of square matrices ``x``, in place.
 
@@ -489,7 +478,6 @@ def _reduced(
     ``work * n**3`` operations; ``scratch`` is needed besides the workspace, in bytes.
     """
     n = x.shape[-1]
-    # The workspace that LAPACK's manual gives, for blocks of BLOCK columns.
     lwork = (BLOCK + 3) * max(1, n)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(x.dtype)}",

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.calls import (
@@ -37,7 +36,7 @@ MERGED: Final = (
 
 def sort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """Sort each row; a long one in chunks, which are merged."""
-    return _sorted(equation, reads, "sort", dtypes.int64)
+    return _sorted(equation, reads, "sort")
 
 
 def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -46,7 +45,7 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
     the low half: that is stable, and as fast as sorting values.
     """
-    return _sorted(equation, reads, "argsort", index=dtypes.int64)
+    return _sorted(equation, reads, "argsort")
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -77,21 +76,18 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     )
 
 
-def _sorted(
-    equation: Equation, reads: Reads, name: str, index: DType
-) -> Iterable[LibraryCall]:
+def _sorted(equation: Equation, reads: Reads, name: str) -> Iterable[LibraryCall]:
     """Yield the call that sorts chunks of rows, then a call for each merge pass.
 
-    ``name`` is "sort" or "argsort"; ``index`` is the dtype of positions. A pass merges
-    pairs of sorted runs from one buffer into the other. The last pass writes the
-    output.
+    ``name`` is "sort" or "argsort". A pass merges pairs of sorted runs from one buffer
+    into the other. The last pass writes the output.
     """
     (x,), (output,) = equation.inputs, equation.outputs
     dtype, n = x.type.dtype, x.type.shape[-1]
     rows = math.prod(x.type.shape[:-1])
     packed = name == "argsort" and dtype.itemsize <= 4
     # A packed key is a 64-bit integer of value and position; others are the values.
-    key_dtype = index if packed else dtype
+    key_dtype = dtypes.int64 if packed else dtype
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))

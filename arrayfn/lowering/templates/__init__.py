@@ -1,22 +1,22 @@
 """The nests of primitives that move elements: a function for each ``Template`` form.
 
-Each function takes an equation, the array and index map behind its operands, and the
-names of its values. It returns the nests that compute the output, in order. Views are
-read in place, and extents are arguments. ``iota`` has no nest: fusion computes it where
-it is used.
+Each function takes an equation, the array and index map behind its operands (``reads``)
+and the names of its values (``names``). It returns the nests that compute the output,
+in order; none if the output has no elements. Views are read in place, and extents are
+arguments. ``iota`` has no nest: fusion computes it where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
-from arrayfn.ir import Equation, Var
+from arrayfn.ir import Equation
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates import indexing, scans, structure, windowed
+from arrayfn.lowering.templates.nest_builder import Names
 from arrayfn.passes.reads import Reads
-
-Names = Mapping[Var, str]
 
 TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] = {
     "concatenate": structure.concatenate,
@@ -26,18 +26,9 @@ TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] 
     "gather": indexing.gather,
     "dynamic_slice": indexing.dynamic_slice,
     "dynamic_update_slice": indexing.dynamic_update_slice,
-    "scatter": indexing.scatter(None),
-    "scatter_add": indexing.scatter("add"),
-    "scatter_mul": indexing.scatter("mul"),
-    "scatter_min": indexing.scatter("min"),
-    "scatter_max": indexing.scatter("max"),
+    "scatter": partial(indexing.scatter, function=None),
+    "scatter_add": partial(indexing.scatter, function="add"),
+    "scatter_mul": partial(indexing.scatter, function="mul"),
+    "scatter_min": partial(indexing.scatter, function="min"),
+    "scatter_max": partial(indexing.scatter, function="max"),
 }
-
-
-def nests(name: str, equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Return the nests of the template ``name`` for ``equation``, in order.
-
-    There are none if the output has no elements. ``reads`` says in which array and at
-    which index the elements of each operand are, ``names`` how values are called.
-    """
-    return TEMPLATES[name](equation, reads, names)

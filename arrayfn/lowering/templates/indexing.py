@@ -8,7 +8,7 @@ run in parallel. So the result does not depend on the threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
@@ -17,6 +17,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
 from arrayfn.lowering.kernel_ir import Argument, Constant, IndexTerm, Nest, Value
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -25,8 +26,6 @@ from arrayfn.lowering.templates.nest_builder import (
 )
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windows import Windows
-
-Names = Mapping[Var, str]
 
 _ZERO = Constant(0, dtypes.int64)
 _I64 = dtypes.int64
@@ -39,8 +38,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     ``y = x[indices]`` is ``y[i, j] = x[clamp(indices[i], 0, last) * n1 + j]``, if
     indices are clamped. With mode "fill", all elements of a window that is not inside
     of the operand are the fill value. With any other mode they come from the nearest
-    window inside. ``reads`` says where operands are in memory, ``names`` how values are
-    called.
+    window inside.
     """
     x, indices = equation.inputs
     output = equation.outputs[0]
@@ -68,24 +66,9 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         value = b.scalar(x, source, terms)
         dtype = compute_dtype(target.dtype)
         arguments = (is_inside, value, Constant(fill, dtype))
-        result = b.compute(names[output], "select", *arguments, dtype=dtype, of=dtype)
+        result = b.compute(names[output], "select", *arguments, dtype=dtype)
         b.store(b.operand(target, written=True), result)
     yield b.nest(output.type.shape, "reads at computed indices")
-
-
-def scatter(
-    function: str | None,
-) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """Return the template of the scatter that combines values by ``function``.
-
-    ``function`` is "add", "mul", "min" or "max"; with None, updates overwrite.
-    """
-
-    def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-        """Return the nests of a scatter that combines values by ``function``."""
-        return _scattered(equation, reads, names, function)
-
-    return nests
 
 
 def atomic_scatter_add(
@@ -97,14 +80,12 @@ def atomic_scatter_add(
     """Return the nest of a scatter-add by atomic additions, in any order, on a GPU.
 
     With ``index_range``, only updates whose first index lies in this closed range are
-    added. ``reads`` says where operands are in memory, ``names`` how values are called.
+    added.
     """
-    return _scattered(
-        equation, reads, names, "add", atomic=True, index_range=index_range
-    )
+    return scatter(equation, reads, names, "add", atomic=True, index_range=index_range)
 
 
-def _scattered(
+def scatter(
     equation: Equation,
     reads: Reads,
     names: Names,
@@ -116,11 +97,11 @@ def _scattered(
     """Yield the nest of a scatter, which combines each update with its target.
 
     ``x.at[indices].add(u)`` is ``if inside: y[indices[i]] = y[indices[i]] + u[i]``, for
-    ``i`` in order. The output holds the operand's elements already. ``function``
-    combines the old element and the update; with None the update overwrites. Updates
-    that may have the same target are combined in order, unless the additions are
-    ``atomic``. ``index_range`` is as in ``atomic_scatter_add``. ``reads`` says where
-    operands are in memory, ``names`` how values are called.
+    ``i`` in order. The output holds the operand's elements already. ``function``,
+    which is "add", "mul", "min" or "max", combines the old element and the update; with
+    None the update overwrites. Updates that may have the same target are combined in
+    order, unless the additions are ``atomic``. ``index_range`` is as in
+    ``atomic_scatter_add``.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
@@ -141,7 +122,7 @@ def _scattered(
         is_inside = geometry.inside(b, starts)
     if index_range is not None:
         bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
-        is_inside = _within(b, starts[0], bounds, is_inside)
+        is_inside = within(b, starts[0], bounds, is_inside)
     if is_inside is not None and function:
         # The old element is loaded even if nothing is stored: make its index valid.
         starts = zero_outside(b, starts, is_inside)
@@ -161,7 +142,7 @@ def _scattered(
         target_operand = b.operand(target, written=True)
         old_value = b.load(f"{name}_before", target_operand, terms)
         arguments = (old_value, b.scalar(updates, source))
-        result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
+        result = b.compute(name, function, *arguments, dtype=dtype)
         b.store(target_operand, result, terms, is_inside)
     in_order = () if unique else geometry.overlapping_axes()
     reason = "writes at computed indices, in the order of the updates"
@@ -179,7 +160,7 @@ def _updates_nest(
 
     A contiguous parallel axis stays innermost. ``b`` has the statements, ``target`` is
     the memory that is written, and ``extents`` the shape of the updates. ``reason`` is
-    a phrase for people that says what the kernel does.
+    as in ``NestBuilder.nest``.
     """
     if not in_order:
         return b.nest(extents, reason)
@@ -196,8 +177,7 @@ def _updates_nest(
 def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Yield the nest that copies a slice of the operand at computed positions.
 
-    The positions are clamped so that the slice is inside of the operand. ``reads`` says
-    where operands are in memory, ``names`` how values are called.
+    The positions are clamped so that the slice is inside of the operand.
     """
     x, *starts = equation.inputs
     output = equation.outputs[0]
@@ -218,8 +198,7 @@ def dynamic_update_slice(
     """Yield the nest that writes the update into the output at computed positions.
 
     The output holds the operand's elements already. The positions are clamped so that
-    the update is inside of it. ``reads`` says where operands are in memory, ``names``
-    how values are called.
+    the update is inside of it.
     """
     x, update, *starts = equation.inputs
     if not update.type.size:
@@ -268,10 +247,10 @@ def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
     """
     limit = Argument(f"last_{axis}", last)
     name = f"{begin.name}_clamped"
-    return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
+    return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64)
 
 
-def _within(
+def within(
     b: NestBuilder,
     begin: Value,
     bounds: tuple[Constant | Argument, Argument],
@@ -285,7 +264,7 @@ def _within(
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
         if condition is not None:
-            test = b.compute("inside", "and", condition, test, dtype=_BOOL, of=_BOOL)
+            test = b.compute("inside", "and", condition, test, dtype=_BOOL)
         condition = test
     assert condition is not None
     return condition
@@ -297,15 +276,7 @@ def zero_outside(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list
     ``inside`` is a bool of the nest. The statements that select are added to ``b``.
     """
     return [
-        b.compute(
-            f"{v.name}_safe",
-            "select",
-            inside,
-            v,
-            _ZERO,
-            dtype=_I64,
-            of=_I64,
-        )
+        b.compute(f"{v.name}_safe", "select", inside, v, _ZERO, dtype=_I64)
         for v in begins
     ]
 
@@ -316,18 +287,19 @@ class Geometry:
     The *array of windows* is a gather's result or a scatter's updates, with ``ndim``
     axes: those in ``windows.window_axes`` are axes of a window, and the others, in
     ``outer``, number the windows. A window has ``sizes``. ``last`` has the largest
-    position of a window along each indexed axis of the operand.
+    position of a window along each indexed axis of the operand, and ``window_axis`` the
+    axis of the array of windows for each axis of the operand that windows have.
     """
 
     def __init__(
         self, windows: Windows, extents: Shape, sizes: Shape, ndim: int
     ) -> None:
         self.windows = windows
-        self.extents = extents
         self.ndim = ndim
         self.outer = [k for k in range(ndim) if k not in windows.window_axes]
-        # The last position at which a window is inside, along each indexed axis.
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
+        kept = windows.kept(len(extents))
+        self.window_axis = dict(zip(kept, windows.window_axes, strict=True))
 
     def positions(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
         """Add loads of the position of each window, along each indexed axis.
@@ -366,7 +338,7 @@ class Geometry:
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         for begin, axis, last in axes:
             bounds = _ZERO, Argument(f"last_{axis}", last)
-            result = _within(b, begin, bounds, result)
+            result = within(b, begin, bounds, result)
         return result
 
     def windows_of(self, array: StridedArray) -> StridedArray:
@@ -377,10 +349,7 @@ class Geometry:
         nest adds the windows' positions. A batch axis is shared with the indices.
         """
         strides = [0] * self.ndim
-        # The operand's axes that are axes of a window, in order.
-        window_operand_axes = self.windows.kept(len(self.extents))
-        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
-        for axis, window_axis in pairs:
+        for axis, window_axis in self.window_axis.items():
             strides[window_axis] = array.strides[axis]
         for axis, index_axis in zip(*self.windows.batch, strict=True):
             strides[self.outer[index_axis]] += array.strides[axis]
@@ -402,12 +371,9 @@ class Geometry:
         Batch axes are not among them, nor axes along which windows span the whole
         operand and have no position.
         """
-        # The operand's axes that are axes of a window, in order.
-        window_operand_axes = self.windows.kept(len(self.extents))
-        pairs = zip(window_operand_axes, self.windows.window_axes, strict=True)
         free = {
             window_axis
-            for axis, window_axis in pairs
+            for axis, window_axis in self.window_axis.items()
             if axis not in self.windows.indexed_axes
         }
         free |= {self.outer[index_axis] for index_axis in self.windows.batch[1]}

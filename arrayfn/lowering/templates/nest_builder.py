@@ -29,6 +29,9 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Reduction
 
+Names = Mapping[Var, str]
+"""What to call values, in the text of kernels."""
+
 
 @dataclass(frozen=True)
 class StridedArray:
@@ -112,7 +115,7 @@ class NestBuilder:
         nest = b.nest(shape, "a copy")
     """
 
-    def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
+    def __init__(self, equation: Equation, names: Names) -> None:
         self.equation = equation
         self.names = names
         self.operands: list[ArrayOperand] = []
@@ -146,14 +149,13 @@ class NestBuilder:
         Returns its result, called ``name``.
         """
         result = self.value(name, self.operands[operand].dtype)
-        source = self.equation.source
         self.statements.append(
             Load(
                 result,
                 operand,
                 "element",
                 stage=0,
-                source=source,
+                source=self.equation.source,
                 indices=tuple(indices),
             )
         )
@@ -199,7 +201,7 @@ class NestBuilder:
             source, target = source.raw(), target.raw()
         value = self.scalar(atom, source, source_indices)
         name, dtype = self.names[self.equation.outputs[0]], target.dtype
-        result = self.compute(name, "identity", value, dtype=dtype, of=dtype)
+        result = self.compute(name, "identity", value, dtype=dtype)
         self.store(self.operand(target, written=True), result, target_indices, where)
 
     def compute(
@@ -208,19 +210,21 @@ class NestBuilder:
         function: str,
         *arguments: Scalar,
         dtype: DType,
-        of: DType,
+        of: DType | None = None,
     ) -> Value:
         """Add the computation of ``function`` of ``arguments``; return its result.
 
-        The result is called ``name`` and has ``dtype``. ``of`` gives the function its
-        suffix: it is the dtype of the arguments, or of the result if ``function`` is a
-        conversion such as ``"convert_i32"``. The bool of a ``select`` does not count.
+        The result is called ``name`` and has ``dtype``. ``of``, which gives the
+        function its suffix, is the dtype of the arguments if it is another, as in a
+        comparison. The bool of a ``select`` does not count, nor the argument of a
+        conversion such as ``"convert_i32"``.
         """
         result = self.value(name, dtype)
+        suffix = short_name(compute_dtype(dtype if of is None else of))
         self.statements.append(
             Compute(
                 result,
-                f"{function}_{short_name(compute_dtype(of))}",
+                f"{function}_{suffix}",
                 arguments,
                 "element",
                 stage=0,
@@ -264,14 +268,13 @@ class NestBuilder:
         With ``where``, a bool of the nest, the store happens only if it is true. With
         ``adds``, the value is added atomically.
         """
-        source = self.equation.source
         self.statements.append(
             Store(
                 operand,
                 value,
                 "element",
                 stage=0,
-                source=source,
+                source=self.equation.source,
                 indices=tuple(indices),
                 where=where,
                 adds=adds,
@@ -287,12 +290,11 @@ class NestBuilder:
         name = f"{scalar.name}_index"
         if dtype == dtypes.uint64:
             largest = Constant(2**63 - 1, dtype)
-            scalar = self.compute(name, "min", scalar, largest, dtype=dtype, of=dtype)
+            scalar = self.compute(name, "min", scalar, largest, dtype=dtype)
         if dtype == dtypes.int64:
             return scalar
         function = f"convert_{short_name(dtype)}"
-        i64 = dtypes.int64
-        return self.compute(name, function, scalar, dtype=i64, of=i64)
+        return self.compute(name, function, scalar, dtype=dtypes.int64)
 
     def count(self, name: str, axis: int) -> Value:
         """Add the index along ``axis`` of the nest, as an int64; return its value."""
@@ -315,8 +317,7 @@ class NestBuilder:
     ) -> Nest:
         """Return the nest over axes of ``extents``, in this order, with unit axes.
 
-        Axes ``in_order`` are iterated in order. ``reason`` is a phrase for people that
-        says what the kernel does.
+        Axes ``in_order`` are iterated in order. ``reason`` is as in ``nest``.
         """
         # A reduced axis is iterated in order; the nest need not have a reduction.
         return Nest(

@@ -8,7 +8,7 @@ serial: rounding errors of products of factors near 1 accumulate with one sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -16,8 +16,9 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import C
-from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Store, Value
+from arrayfn.lowering.kernel_ir import Constant, Nest, Store
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -26,8 +27,6 @@ from arrayfn.lowering.templates.nest_builder import (
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import reductions
 from arrayfn.primitives.base import Primitive, Reduction
-
-Names = Mapping[Var, str]
 
 CHUNK: Final = 16384  # elements
 CHUNKS: Final = 8  # chunks from which three passes are faster than one
@@ -49,8 +48,7 @@ def scan(
 
     A single long row is cut into chunks, if ``cut`` allows that: ``y = cumsum(x)`` is
     ``t[c] = sum(x[c])`` for each chunk ``c``, ``s = cumsum(t)``, and ``y[c] =
-    cumsum(x[c])`` from ``s[c - 1]`` on. ``reads`` says where operands are in memory,
-    ``names`` how values are called.
+    cumsum(x[c])`` from ``s[c - 1]`` on.
     """
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
@@ -211,20 +209,10 @@ class _Scan:
         total_before = b.load(f"{self.result}_before", b.operand(before))
         dtype = value.dtype
         start = b.compute(
-            f"{self.result}_begin",
-            self.function,
-            total_before,
-            value,
-            dtype=dtype,
-            of=dtype,
+            f"{self.result}_begin", self.function, total_before, value, dtype=dtype
         )
-        arguments: tuple[Value | Argument, ...] = (is_first, start, value)
         term = b.compute(
-            f"{self.result}_term",
-            "select",
-            *arguments,
-            dtype=dtype,
-            of=dtype,
+            f"{self.result}_term", "select", is_first, start, value, dtype=dtype
         )
         total = b.reduce(self.result, self.function, term, self.form)
         b.store(b.operand(target, written=True), total)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from arrayfn.ir import Atom, Equation, Var
+from arrayfn.ir import Atom, Equation
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
@@ -16,14 +17,11 @@ from arrayfn.lowering.templates.nest_builder import (
 )
 from arrayfn.passes.reads import Reads
 
-Names = Mapping[Var, str]
-
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Yield one nest for each operand, which copies it into its part of the output.
 
-    Empty operands have none. ``reads`` says where operands are in memory, ``names`` how
-    values are called.
+    Empty operands have none.
     """
     axis: int = equation.params["axis"]
     target = output_array(equation)
@@ -50,8 +48,8 @@ def _copy(
 ) -> Nest:
     """Return the nest that copies ``operand`` from ``source`` to ``target``.
 
-    Both have ``extents``; ``source`` may be a constant. ``names`` says how values are
-    called. ``reason`` is a phrase for people that says what the kernel does.
+    Both have ``extents``; ``source`` may be a constant. ``reason`` is as in
+    ``NestBuilder.nest``.
     """
     b = NestBuilder(equation, names)
     b.move(operand, source, target)
@@ -63,8 +61,7 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 
     With interior padding, the value is first stored everywhere. Otherwise it is stored
     only around the operand's elements, in one nest for each side. Negative padding cuts
-    elements off. ``reads`` says where operands are in memory, ``names`` how values are
-    called.
+    elements off.
     """
     x, value = equation.inputs
     target = output_array(equation)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from arrayfn.ir import Equation, Var
+from arrayfn.ir import Equation
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     output_array,
@@ -15,16 +16,13 @@ from arrayfn.lowering.templates.nest_builder import (
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.windowed import SlidingWindows
 
-Names = Mapping[Var, str]
-
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Yield the nest that copies every element of every window, at an affine index.
 
     A window's axis becomes two axes of the output: windows along it, whose stride is
     the operand's times the windows' stride, and elements of a window, whose stride is
-    the operand's times the dilation. ``reads`` says where operands are in memory,
-    ``names`` how values are called.
+    the operand's times the dilation.
     """
     (x,) = equation.inputs
     output = equation.outputs[0]

@@ -8,7 +8,7 @@ cache, and each addition would read and write memory once more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -17,7 +17,7 @@ from arrayfn.ir import Equation, Var
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.indexing import atomic_scatter_add
-from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
+from arrayfn.lowering.templates.nest_builder import Names, NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
 
 RANGE_BYTES: Final = 1 << 25  # bytes of a range
@@ -57,7 +57,7 @@ def add_by_ranges(
     ranges: Ranges,
     equation: Equation,
     reads: Reads,
-    names: Mapping[Var, str],
+    names: Names,
     operand: Var,
 ) -> Iterator[Nest]:
     """Yield the nests for each range: its copy from ``operand``, then the additions.

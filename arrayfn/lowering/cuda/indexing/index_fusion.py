@@ -14,6 +14,7 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Compute,
@@ -26,9 +27,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 
-INDEXED: Final = frozenset(
-    ("gather", "scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max")))
-)
+INDEXED: Final = frozenset(("gather", *SCATTERS))
 """The primitives whose nests read indices."""
 _MAX_COST: Final = 16  # of a computation that is repeated for each element of a window
 

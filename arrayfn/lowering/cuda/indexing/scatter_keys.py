@@ -14,17 +14,19 @@ from arrayfn.ir import Var
 from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Value
+from arrayfn.lowering.templates.indexing import within
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
 )
 from arrayfn.passes.reads import Reads
 
-_I64, _BOOL = dtypes.int64, dtypes.bool_
+_I64 = dtypes.int64
 
 
-def keys_nest(s: Scatter, reads: Reads, names: Mapping[Var, str], keys: Var) -> Nest:
+def keys_nest(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     """Build the nest that computes the key of each update and stores it in ``keys``.
 
     ``reads`` says where operands lie, ``names`` what to call arrays.
@@ -33,7 +35,7 @@ def keys_nest(s: Scatter, reads: Reads, names: Mapping[Var, str], keys: Var) -> 
     key = builder.key(builder.window_starts())
     b, word = builder.b, dtypes.uint32
     stored = StridedArray(keys, word, RowMajor().strides(builder.shape))
-    converted = b.compute("word", "convert_i64", key, dtype=word, of=word)
+    converted = b.compute("word", "convert_i64", key, dtype=word)
     b.store(b.operand(stored, written=True), converted)
     return b.nest(builder.shape, "numbers of the targets")
 
@@ -45,7 +47,7 @@ class _KeyBuilder:
     their extents.
     """
 
-    def __init__(self, s: Scatter, reads: Reads, names: Mapping[Var, str]) -> None:
+    def __init__(self, s: Scatter, reads: Reads, names: Names) -> None:
         """Begin a nest without statements for the scatter ``s``.
 
         ``reads`` says where operands lie, ``names`` what to call arrays.
@@ -89,13 +91,7 @@ class _KeyBuilder:
             if s.equation.params["mode"] == "clip":
                 start = self.integer("clamp", start, *bounds)
             else:
-                for function, bound in zip(("ge", "le"), bounds, strict=True):
-                    test = self.test(function, start, bound)
-                    self.inside = (
-                        test
-                        if self.inside is None
-                        else self.test("and", self.inside, test)
-                    )
+                self.inside = within(b, start, bounds, self.inside)
             starts[axis] = start
         return starts
 
@@ -107,9 +103,8 @@ class _KeyBuilder:
         the window is added.
         """
         s, windows = self.s, self.s.windows
-        within = dict(
-            zip(windows.kept(s.operand.ndim), windows.window_axes, strict=True)
-        )
+        kept = windows.kept(s.operand.ndim)
+        window_axis = dict(zip(kept, windows.window_axes, strict=True))
         # Batch axes of the indices, by those of the operand.
         batch = dict(zip(*windows.batch, strict=True))
         key: Value | None = None
@@ -118,8 +113,8 @@ class _KeyBuilder:
             if axis in batch:
                 own = self.nest_axis[self.outer[batch[axis]]]
                 terms.append(self.b.count("index", own))
-            if axis in within and within[axis] in self.nest_axis:
-                terms.append(self.b.count("index", self.nest_axis[within[axis]]))
+            if window_axis.get(axis) in self.nest_axis:
+                terms.append(self.b.count("index", self.nest_axis[window_axis[axis]]))
             if key is not None:
                 extent = Argument(f"extent_{axis}", s.operand.shape[axis])
                 terms.append(self.integer("mul", key, extent))
@@ -133,9 +128,4 @@ class _KeyBuilder:
 
     def integer(self, function: str, *arguments: Value | Constant | Argument) -> Value:
         """Append a call of ``function`` with integers; return its result, an int64."""
-        return self.b.compute("key", function, *arguments, dtype=_I64, of=_I64)
-
-    def test(self, function: str, *arguments: Value | Constant | Argument) -> Value:
-        """Append a comparison of integers or ``and`` of booleans; return its result."""
-        of = _BOOL if function == "and" else _I64
-        return self.b.compute("inside", function, *arguments, dtype=_BOOL, of=of)
+        return self.b.compute("key", function, *arguments, dtype=_I64)

@@ -8,7 +8,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -46,14 +46,13 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.libraries.calls import Pointer, new_array
 from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import (
+    Names,
     NestBuilder,
     StridedArray,
     array_of,
     output_array,
 )
 from arrayfn.passes.reads import Reads
-
-Names = Mapping[Var, str]
 
 FUNCTIONS: Final = {
     "scatter": "",
@@ -72,7 +71,6 @@ _NARROW: Final = 4  # elements of an update, up to which atomic additions are fa
 _BINS: Final = 4096  # targets that a block can sum in shared memory
 _MAX_UPDATES_EACH: Final = 4  # updates per target, up to which tiles are faster
 _MAX_TARGETS_EACH: Final = 64  # targets per update, up to which tiles are, if in place
-_I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
 
@@ -206,15 +204,9 @@ def choose_parts(
     """Choose tiles or ranges of targets; None if ``scatter`` is faster.
 
     A scatter by tiles or ranges reads and writes all targets. Ranges are for atomic
-    additions, tiles for other functions.
-
-    Args:
-        equation: The scatter.
-        reads: Where each operand lies.
-        deterministic: Results must not depend on the order of additions.
-        vectors: Arrays begin at multiples of 16 bytes.
-        copied: ``scatter`` would need a copy of the operand, which reads and writes all
-            targets as well.
+    additions, tiles for other functions. If ``copied``, ``scatter`` would need a copy
+    of the operand, which reads and writes all targets as well. The other arguments are
+    those of ``scatter``.
     """
     s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
     if _uses_atomics(s, deterministic):
@@ -298,13 +290,8 @@ def _combine_runs(
     """Yield the calls that reduce sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
-
-    Args:
-        s: The scatter.
-        updates: How kernels address updates and targets.
-        read: The arrays of keys, of updates, and perhaps of their order.
-        out: The result.
-        gpu: The GPU, which the size of chunks depends on.
+    The arguments are those of ``_in_bins``; ``read`` may also have the order of the
+    updates. ``gpu`` decides the size of chunks.
     """
     n = s.count
     lines = s.width // updates.lanes  # vectors of an update
@@ -394,7 +381,7 @@ def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
     assert isinstance(atom, Literal)
     value = constant_of(atom)
     dtype = value.dtype
-    result = b.compute("update", "identity", value, dtype=dtype, of=dtype)
+    result = b.compute("update", "identity", value, dtype=dtype)
     b.store(
         b.operand(StridedArray(single, single.type.dtype, ()), written=True), result
     )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import Handwritten, fill_template
 from arrayfn.lowering.scalars.conversions import stored
@@ -431,26 +432,16 @@ def _move(
 def _widened(dtype: DType, value: str) -> str:
     """Return the expression of ``value``, read from memory, in the compute dtype.
 
-    Memory has half precision as u16, which is converted to float32. Integers of the
-    dtype u16 stay as they are.
+    Memory has half precision as u16, which is converted to float32.
     """
-    name = short_name(dtype)
-    return (
-        f"convert_{name}_f32({value})"
-        if stored(name) == "u16" and name != "u16"
-        else value
-    )
+    is_half = dtype in dtypes.HALF_PRECISION
+    return f"convert_{short_name(dtype)}_f32({value})" if is_half else value
 
 
 def _narrowed(dtype: DType, value: str) -> str:
     """The expression of ``value``, of the compute dtype, as it is stored in memory.
 
-    Half precision is rounded, and its bits are stored as u16. Integers of the dtype u16
-    stay as they are.
+    Half precision is rounded, and its bits are stored as u16.
     """
-    name = short_name(dtype)
-    return (
-        f"convert_f32_{name}({value})"
-        if stored(name) == "u16" and name != "u16"
-        else value
-    )
+    is_half = dtype in dtypes.HALF_PRECISION
+    return f"convert_f32_{short_name(dtype)}({value})" if is_half else value

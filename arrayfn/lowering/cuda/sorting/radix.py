@@ -45,7 +45,7 @@ _RESIDENT: Final = 1024
 """Threads of a multiprocessor that sort 32-bit keys without values at once."""
 
 
-def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
+def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys]) -> Handwritten:
     """Return the kernel whose blocks each sort a tile of a row in shared memory.
 
     The first ``keep`` elements of the tile are written. Elements beyond the row's end
@@ -56,8 +56,8 @@ def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwrit
     Args:
         data: What the kernel reads and writes.
         tile: The tile of a block.
-        parts: If given, the tile is sorted by each of these keys, the decisive one
-            last. The tile must be a whole row then, and have values.
+        parts: If there are some, the tile is sorted by each of these keys, the decisive
+            one last. The tile must be a whole row then, and have values.
     """
     shared = tile_shared_arrays(data, tile, bases=False)
     if parts:

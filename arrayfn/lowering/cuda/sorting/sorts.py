@@ -241,9 +241,8 @@ def sort_by_digit(
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
     # Values are counted only if keys are computed from them.
     counted = dict(zip(data.sources, counted_arrays, strict=False))
-    text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(
-        text,
+        count_digits(data, tile, scanned=scanned),
         reads=counted,
         writes={"counts_out": counts},
         integers=integers,
@@ -319,16 +318,9 @@ def _row_sort(
 ) -> HandwrittenCall:
     """Return the call that sorts each tile of rows in one kernel.
 
-    Args:
-        rows: The rows.
-        data: What the kernel reads and writes.
-        tile: The tile of a block.
-        arrays: The keys, and perhaps values.
-        elements: The elements, of which ``data`` may gather some.
-        outputs: The results.
-        length: The length of the rows of ``elements``; 0 if it is ``rows.n``.
-        bits: The number of low bits in which keys differ, if not all.
-        parts: The keys to sort by, if there are several.
+    A block sorts one ``tile``. ``length`` is the length of the rows of ``elements``; 0
+    if it is ``rows.n``. ``parts`` are the keys to sort by, if there are several. The
+    other arguments are those of ``sort_digits``.
     """
     tiles = -(-rows.n // tile.size)
     read = [*arrays, *([elements] if data.key_output == "gathered" else [])]

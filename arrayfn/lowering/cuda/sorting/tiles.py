@@ -177,7 +177,7 @@ def tile_shared_arrays(data: SortData, tile: Tile, *, bases: bool) -> SharedArra
 
     ``counters`` has a counter for each warp and digit, ``starts`` a number for each
     digit, ``sums`` sums of warps, ``bases`` (with ``bases=True``) a number for each
-    digit. ``_running_sums`` says what these become. ``words`` and ``values`` are the
+    digit. ``digit_starts`` says what these become. ``words`` and ``values`` are the
     sorted tile.
     """
     shared = SharedArrays()
@@ -275,18 +275,10 @@ barrier()
 """
 
 
-def digit_starts(tile: Tile) -> str:
-    """Return lines of the phase *digit starts*, for a tile by itself.
-
-    They fill ``starts`` and change ``counters``, as ``_running_sums`` says.
-    """
-    return _running_sums(tile, "", "")
-
-
 def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
     """Return lines of the phase *digit starts*, for a tile of a longer row.
 
-    They fill ``starts`` and ``bases`` and change ``counters``, as ``_running_sums``
+    They fill ``starts`` and ``bases`` and change ``counters``, as ``digit_starts``
     says. With ``scanned`` another kernel has computed running sums of the counts of all
     tiles. Without it the lines of ``sum_counts`` must come first, which define
     ``in_row`` and ``in_tiles``.
@@ -296,11 +288,11 @@ def digit_starts_in_row(tile: Tile, *, scanned: bool) -> str:
         in_earlier_tiles = "counts_in[(row * 256 + digit) * tiles + tile]"
     else:
         in_row, in_earlier_tiles = "in_row[part]", "in_tiles[part]"
-    return _running_sums(tile, in_row, in_earlier_tiles)
+    return digit_starts(tile, in_row, in_earlier_tiles)
 
 
-def _running_sums(tile: Tile, in_row: str, in_earlier_tiles: str) -> str:
-    """Return lines that compute where digits begin in the tile, and in the row.
+def digit_starts(tile: Tile, in_row: str = "", in_earlier_tiles: str = "") -> str:
+    """Return lines of the phase *digit starts*: in the tile, and perhaps in its row.
 
     Afterwards, the element of rank r among those of ``digit`` in warp w has the place
     ``starts[digit] + counters[w * 256 + digit] + r`` in the tile. That place plus
