@@ -43,7 +43,7 @@ from arrayfn.errors import (
     OutOfMemoryError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType, Program, walk
 from arrayfn.ir.text import MISFITS, parse_program
 from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.cpu import machine
@@ -361,7 +361,7 @@ def _check_equations(file: Path, program: Program) -> None:
     These are calls of Python functions, and layouts that no rule gives: the layout of
     what is computed is the compiler's choice.
     """
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if "callback" in equation.params:
             raise BundleError(f"{file} is not a Program: it calls a Python function")
         types = equation.primitive.result_types(equation.inputs, equation.params)
@@ -370,8 +370,6 @@ def _check_equations(file: Path, program: Program) -> None:
                 f"{file} is not a Program: {equation.primitive.name} gives "
                 f"{', '.join(map(str, types))}"
             )
-        for inner in equation.subprograms():
-            _check_equations(file, inner)
 
 
 def _laid_out(

@@ -379,12 +379,11 @@ def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
     The device's blocks are combined by a tree, then the results of all devices.
     """
     combine, dtype = _COMBINE[params["op"]], x.type.dtype
-    if dtype in dtypes.HALF_PRECISION:  # rounded once
-        x = conversion.convert(x, dtypes.float32)
+    x = conversion.as_dtype(x, dtypes.compute_dtype(dtype))  # rounded once
     x = _tree(x, combine)
     if axis.devices > 1:
         x = _tree(all_gather(x, axis_name=axis.name, members=axis.devices), combine)
-    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+    return conversion.as_dtype(x, dtype)
 
 
 def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
@@ -405,15 +404,13 @@ def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
     by a tree, then the devices exchange the parts, and add by a tree what they get.
     """
     dtype = x.type.dtype
-    if dtype in dtypes.HALF_PRECISION:
-        x = conversion.convert(x, dtypes.float32)
-    x = _tree(x, e.add)
+    x = _tree(conversion.as_dtype(x, dtypes.compute_dtype(dtype)), e.add)
     if axis.devices > 1:
         shape = (axis.devices, axis.blocks, *x.type.shape[1:])
         parts = views.reshape(x, shape=shape)
         received = all_to_all(parts, axis_name=axis.name, members=axis.devices)
         x = _tree(received, e.add)
-    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+    return conversion.as_dtype(x, dtype)
 
 
 def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:

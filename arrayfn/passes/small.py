@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir import Atom, Equation, Program, walk
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
@@ -46,17 +46,12 @@ def is_small(program: Program, max_elements: int | None = None) -> bool:
 
 def has_fixed_loop(equation: Equation) -> bool:
     """Whether ``equation`` is, or contains, a scan that no pass may change."""
-    return equation.params.get("unroll") == 0 or any(
-        has_fixed_loop(inner)
-        for program in equation.subprograms()
-        for inner in program.equations
-    )
+    return any(inner.params.get("unroll") == 0 for inner in walk([equation]))
 
 
 def equation_count(program: Program) -> int:
     """Return the number of equations in ``program`` and in the Programs inside it."""
-    inner = (p for equation in program.equations for p in equation.subprograms())
-    return len(program.equations) + sum(map(equation_count, inner))
+    return sum(1 for _ in walk(program.equations))
 
 
 def _work(program: Program) -> int | None:
