@@ -31,7 +31,12 @@ from arrayfn.compilation.bundle_description import (
     structure_of,
 )
 from arrayfn.compilation.bundle_files import content_hash
-from arrayfn.compilation.compiled import Compiled, laid_out, signature
+from arrayfn.compilation.compiled import (
+    Compiled,
+    check_structure,
+    laid_out,
+    signature,
+)
 from arrayfn.compilation.kept_plans import KeptPlan, keep, kept_plan, plan_key
 from arrayfn.compilation.open_sizes import OpenText, Sizes, open_text_from
 from arrayfn.compilation.stages import Lowered
@@ -119,12 +124,7 @@ class Signature:
         self, structure: tree.TreeDef, types: Sequence[ArrayType]
     ) -> Compiled:
         """Return the function compiled for these types; ArgumentError for others."""
-        if structure != self._in_tree:
-            raise ArgumentError(
-                f"this was compiled for arguments of structure "
-                f"{tree.text_of(self._in_tree)}, not {tree.text_of(structure)}",
-                user_location(),
-            )
+        check_structure(structure, self._in_tree)
         if self._open is None:
             compiled = self._for_sizes({})
             compiled.check(types)

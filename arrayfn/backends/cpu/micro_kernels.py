@@ -84,7 +84,7 @@ class Vectors:
         """Emit the fused multiply-add ``x * y + z``, rounded once."""
         name = f"llvm.fma.{self._suffix}"
         kind = ir.FunctionType(self.type, [self.type] * 3)
-        return self.builder.call(_declared(self.builder, name, kind), [x, y, z])
+        return self.builder.call(declared(self.builder.module, name, kind), [x, y, z])
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
         """Emit the transpose of a square matrix, whose rows are vectors.
@@ -126,13 +126,12 @@ class Vectors:
         """
         kinds = [a if isinstance(a, ir.Type) else a.type for a in arguments]
         full = f"llvm.masked.{name}.{self._suffix}.p0"
-        return _declared(self.builder, full, ir.FunctionType(result, kinds))
+        return declared(self.builder.module, full, ir.FunctionType(result, kinds))
 
 
-def _declared(builder: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
-    """Return the function ``name`` of the builder's module; declare it if needed."""
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, kind, name)
+def declared(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Return the function ``name`` of ``module``; declare it if needed."""
+    return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def micro_kernel(module: ir.Module, name: str, element: ir.Type) -> ir.Function:

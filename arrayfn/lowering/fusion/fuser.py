@@ -290,7 +290,7 @@ class Fuser(Merging):
         reduced = frozenset(i for axis in axes if (i := ids[axis]) is not None)
         if group.reduced and group.reduced != reduced:
             return False
-        if not group.reduced and not self.can_reduce(group, reduced):
+        if not group.reduced and not self.can_reduce(group):
             return False
         if not self.may_read(equation, group, ids):
             return False
