@@ -33,7 +33,7 @@ from arrayfn.primitives.control_flow import arranged, split_by_counts
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import repeated
-from arrayfn.primitives.slicing import slice_along
+from arrayfn.primitives.slicing import index_along, slice_along
 
 Segment = tuple[int, bool]
 """A level and whether results differ between members.
@@ -101,8 +101,7 @@ class Blocks:
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
-        first = slice_along(x, axis=0, start=0, stop=1)
-        return views.reshape(first, shape=atom.type.shape)
+        return index_along(x, axis=0, index=0)
 
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""

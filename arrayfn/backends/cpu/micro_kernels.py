@@ -19,7 +19,7 @@ from arrayfn.lowering.libraries.packed_products import (
     VECTOR_BYTES,
 )
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER: Final = ir.PointerType()
 _VOID: Final = ir.VoidType()
 
@@ -29,14 +29,13 @@ class Vectors:
 
     ``size`` is the number of bytes of an element. A vector has ``lanes`` elements and
     the LLVM type ``type``; ``zero`` is the vector of zeros. A *mask* is a vector of
-    booleans, one for each lane, of the type ``masks``.
+    booleans, one for each lane.
     """
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, size: int) -> None:
         self.builder, self.element, self.size = builder, element, size
         self.lanes = VECTOR_BYTES // size
         self.type = ir.VectorType(element, self.lanes)
-        self.masks = ir.VectorType(_I1, self.lanes)
         self.zero = ir.Constant(self.type, None)
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
