@@ -21,7 +21,7 @@ from arrayfn import dtypes, tree
 from arrayfn.backends.base import Backend, Executable
 from arrayfn.backends.registry import choose
 from arrayfn.errors import SourceLocation, readable_file
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines, format_program
 from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -154,9 +154,9 @@ class _Search:
         _, executable = self.loaded[key]
         return self.results(executable, program, inputs)
 
-    def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
+    def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Var, Array]:
         """Run ``program`` with all Vars as outputs; return the value of each Var."""
-        values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
+        values: dict[Var, Array] = dict(zip(program.inputs, inputs, strict=True))
         values |= zip(program.constants, program.constant_values, strict=True)
         results = self.run(program, inputs, len(program.equations))
         variables = (v for eq in program.equations for v in eq.outputs)
@@ -309,7 +309,7 @@ def _has_nan(x: Array) -> bool:
     return x.dtype in dtypes.INEXACT and bool(np.isnan(_wide(x)).any())
 
 
-def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
+def _source_of_nan(program: Program, values: dict[Var, Array]) -> Equation | None:
     """Return the equation in which a NaN arises that reaches an output of ``program``.
 
     From an output with NaN, goes back to an operand with NaN until an equation has
@@ -338,7 +338,7 @@ def _single(equation: Equation) -> Program:
 
 
 def _wrong(
-    program: Program, equation: Equation, values: dict[Atom, Array]
+    program: Program, equation: Equation, values: dict[Var, Array]
 ) -> Fault | None:
     """Return the fault of ``equation`` if its results exceed the bounds, else None.
 
