@@ -31,7 +31,12 @@ from arrayfn.compilation.bundle_description import (
     structure_of,
 )
 from arrayfn.compilation.bundle_files import content_hash
-from arrayfn.compilation.compiled import Compiled, laid_out, signature
+from arrayfn.compilation.compiled import (
+    Compiled,
+    check_structure,
+    laid_out,
+    signature,
+)
 from arrayfn.compilation.kept_plans import KeptPlan, keep, kept_plan, plan_key
 from arrayfn.compilation.open_sizes import OpenText, Sizes, open_text_from
 from arrayfn.compilation.stages import Lowered
@@ -43,7 +48,7 @@ from arrayfn.errors import (
     OutOfMemoryError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType, Program, walk
 from arrayfn.ir.text import MISFITS, parse_program
 from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.cpu import machine
@@ -119,12 +124,7 @@ class Signature:
         self, structure: tree.TreeDef, types: Sequence[ArrayType]
     ) -> Compiled:
         """Return the function compiled for these types; ArgumentError for others."""
-        if structure != self._in_tree:
-            raise ArgumentError(
-                f"this was compiled for arguments of structure "
-                f"{tree.text_of(self._in_tree)}, not {tree.text_of(structure)}",
-                user_location(),
-            )
+        check_structure(structure, self._in_tree)
         if self._open is None:
             compiled = self._for_sizes({})
             compiled.check(types)
@@ -361,7 +361,7 @@ def _check_equations(file: Path, program: Program) -> None:
     These are calls of Python functions, and layouts that no rule gives: the layout of
     what is computed is the compiler's choice.
     """
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if "callback" in equation.params:
             raise BundleError(f"{file} is not a Program: it calls a Python function")
         types = equation.primitive.result_types(equation.inputs, equation.params)
@@ -370,8 +370,6 @@ def _check_equations(file: Path, program: Program) -> None:
                 f"{file} is not a Program: {equation.primitive.name} gives "
                 f"{', '.join(map(str, types))}"
             )
-        for inner in equation.subprograms():
-            _check_equations(file, inner)
 
 
 def _laid_out(

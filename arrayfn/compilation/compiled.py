@@ -71,12 +71,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on its dynamic arguments (static ones are left out)."""
         leaves, structure = tree.flatten((args, kwargs))
-        if structure != self.in_tree:
-            raise ArgumentError(
-                f"this was compiled for arguments of structure "
-                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
-                user_location(),
-            )
+        check_structure(structure, self.in_tree)
         leaves = [adopted(x) for x in leaves]
         types = [leaf_type(x) for x in leaves]
         self.check(types)
@@ -133,6 +128,16 @@ class Compiled:
         )
         results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
         return tree.unflatten(self.out_tree, list(results))
+
+
+def check_structure(actual: tree.TreeDef, wanted: tree.TreeDef) -> None:
+    """Raise ArgumentError unless arguments have the structure that is ``wanted``."""
+    if actual != wanted:
+        raise ArgumentError(
+            f"this was compiled for arguments of structure {tree.text_of(wanted)}, not "
+            f"{tree.text_of(actual)}",
+            user_location(),
+        )
 
 
 def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:

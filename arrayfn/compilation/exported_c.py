@@ -103,10 +103,10 @@ int main(int count, char **files)
 """
 
 
-def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
+def write_c(compiled: CompiledProgram, folder: Path, name: str) -> None:
     """Write ``compiled``, for a CPU and completed, as the C function ``name``.
 
-    Returns the files: ``NAME.h``, ``NAME.c``, ``NAME_main.c`` and ``NAME.o``. Raises
+    The files are ``NAME.h``, ``NAME.c``, ``NAME_main.c`` and ``NAME.o``. Raises
     ArgumentError for what cannot be exported, with the names of the kernels.
     """
     for number, type in enumerate((*compiled.input_types, *compiled.output_types)):
@@ -142,7 +142,6 @@ def write_c(compiled: CompiledProgram, folder: Path, name: str) -> list[Path]:
     for file, text in files.items():
         (folder / file).write_text(text, "ascii")
     (folder / f"{name}.o").write_bytes(content)
-    return [folder / file for file in (*files, f"{name}.o")]
 
 
 def _texts(

@@ -23,13 +23,14 @@ from arrayfn.compilation.weight_recipes import (
     product_of,
     weights_of,
 )
-from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.passes.reads import resolve_reads
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import View, has_effect, primitive_of
+from arrayfn.primitives.calls import array_of_atom
 
 Array = np.ndarray[Any, Any]
 _STEPS: Final = ("mul", "div", "add", "sub")
@@ -128,18 +129,12 @@ class _Freezer:
             return
         if any(a in self.captured for a in operands):
             self.captured.update(equation.outputs)
-        arrays = [self.value(a) for a in equation.inputs]
+        arrays = [array_of_atom(a, self.values) for a in equation.inputs]
         with np.errstate(all="ignore"):
             result = primitive.reference(*arrays, **equation.params)
         results = result if isinstance(result, (tuple, list)) else (result,)
         for var, array in zip(equation.outputs, results, strict=True):
             self.values[var] = np.asarray(array)
-
-    def value(self, atom: Atom) -> Array:
-        """Return the array of ``atom``: a known value, or the Literal's."""
-        if isinstance(atom, Literal):
-            return np.asarray(atom.value).astype(atom.type.dtype)
-        return self.values[atom]
 
     def capture(
         self, atom: Atom, builder: ProgramBuilder, environment: dict[Var, Atom]
@@ -233,7 +228,7 @@ class _Freezer:
         """
         if isinstance(atom, Var) and atom not in self.values:
             return None
-        array = self.value(atom)
+        array = array_of_atom(atom, self.values)
         if not array.ndim:
             return array
         whole = np.broadcast_to(array, value.type.shape)

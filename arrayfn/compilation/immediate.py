@@ -27,7 +27,6 @@ from arrayfn.ir import (
     ArrayType,
     Atom,
     Equation,
-    Literal,
     Params,
     Program,
     Var,
@@ -43,6 +42,7 @@ from arrayfn.passes.expand import expand
 from arrayfn.passes.faults import Site
 from arrayfn.passes.small import equation_count
 from arrayfn.primitives.base import Body, Primitive, has_effect, primitive_of
+from arrayfn.primitives.calls import array_of_atom
 from arrayfn.primitives.control_flow import (
     cond_reference,
     limited_while,
@@ -260,11 +260,11 @@ class _Interpreter:
             self.done += 1
             if self.done > self.limit:
                 raise _OutOfPatienceError
-            arguments = [_value(a, values) for a in equation.inputs]
+            arguments = [array_of_atom(a, values) for a in equation.inputs]
             results = self.results(equation, arguments)
             values.update(zip(equation.outputs, results, strict=True))
         self.depth -= 1
-        return [_value(a, values) for a in program.outputs]
+        return [array_of_atom(a, values) for a in program.outputs]
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
         """Return the results of one equation.
@@ -300,13 +300,6 @@ class _Interpreter:
 
         carry, _ = limited_while(*arguments, **params, run=self.evaluate, watch=keep)
         return carry
-
-
-def _value(atom: Any, values: dict[Var, Any]) -> Any:
-    """Return the array of ``atom``: that in ``values``, or the Literal's."""
-    if isinstance(atom, Literal):
-        return np.asarray(atom.value).astype(atom.type.dtype)
-    return values[atom]
 
 
 _interpreted: Counter[str] = Counter()

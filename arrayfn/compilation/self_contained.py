@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from arrayfn.errors import ArgumentError
-from arrayfn.ir import Equation, Program
+from arrayfn.ir import Program, walk
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
 
@@ -17,18 +15,11 @@ def self_contained(program: Program, backend: str) -> Program:
     that calls Python functions.
     """
     inlined = inline_calls(program, KERNELS.has_for(backend))
-    _refuse_callbacks(inlined.equations)
-    return inlined
-
-
-def _refuse_callbacks(equations: Sequence[Equation]) -> None:
-    """Raise ArgumentError for an equation that calls a Python function."""
-    for equation in equations:
+    for equation in walk(inlined.equations):
         if "callback" in equation.params:
             raise ArgumentError(
                 f"save: the function calls the Python function "
                 f"{equation.params['callback']}, which is not part of a Program",
                 equation.source,
             )
-        for inner in equation.subprograms():
-            _refuse_callbacks(inner.equations)
+    return inlined

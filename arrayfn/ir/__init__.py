@@ -16,6 +16,7 @@ from arrayfn.ir.program import (
     Program,
     Var,
     programs_in,
+    walk,
 )
 from arrayfn.ir.sharding import Mesh, NamedSharding, PartitionSpec
 from arrayfn.ir.types import (
@@ -43,5 +44,6 @@ __all__ = [
     "joined_variance",
     "programs_in",
     "type_of",
+    "walk",
     "why_not_an_array",
 ]

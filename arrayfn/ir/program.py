@@ -8,7 +8,7 @@ broadcasting is an equation of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
@@ -214,6 +214,14 @@ def programs_in(params: Params) -> tuple[Program, ...]:
         elif isinstance(value, tuple):
             programs += [p for p in value if isinstance(p, Program)]
     return tuple(programs)
+
+
+def walk(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """Yield all equations, nested ones too: each before those of the Programs in it."""
+    for equation in equations:
+        yield equation
+        for program in equation.subprograms():
+            yield from walk(program.equations)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, numbered_call
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of, with_absent
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import primitive_of
@@ -137,7 +137,7 @@ def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
         function=lambda *arrays: primitive.reference(*arrays, **params),
     )
     text = f"NumPy's reference of {name}, on the host"
-    return _call("reference", step, equation, reads, text)
+    return numbered_call("reference", HOST_STEPS.add(step), equation, reads, text)
 
 
 def operator_call_of(
@@ -162,31 +162,12 @@ def operator_call_of(
         absent=equation.params.get("absent", ()),
     )
     text = f"{kernel.operator} by {kernel.title}"
-    call = _call("operator", step, equation, reads, text)
+    call = numbered_call("operator", HOST_STEPS.add(step), equation, reads, text)
     writes = {
         f"y{k}": destinations[v][0] if v in destinations else Pointer(v)
         for k, v in enumerate(equation.outputs)
     }
     return replace(call, writes=writes)
-
-
-def _call(
-    provider: str, step: HostStep, equation: Equation, reads: Reads, text: str
-) -> LibraryCall:
-    """Make the library call that runs ``step``, with the arrays of ``equation``.
-
-    ``provider`` names it for the runtime, ``text`` in the plan; ``reads`` has the array
-    behind each operand.
-    """
-    number = HOST_STEPS.add(step)
-    return LibraryCall(
-        provider=f"{provider}_{number}",
-        reads={f"x{k}": pointer_of(a, reads) for k, a in enumerate(equation.inputs)},
-        writes={f"y{k}": Pointer(v) for k, v in enumerate(equation.outputs)},
-        integers={"number": number},
-        items=1,
-        library=text,
-    )
 
 
 def _type_of(atom: Atom, reads: Reads) -> ArrayType:

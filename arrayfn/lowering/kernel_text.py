@@ -95,6 +95,18 @@ def _clashes(
     )
 
 
+def unique_name(base: str, taken: set[str], number: int = 2) -> str:
+    """Return ``base``, with a number from ``number`` on if it is in ``taken``.
+
+    The name is added to ``taken``.
+    """
+    name = base
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
 @dataclass(frozen=True)
 class Integer:
     """An integer argument: its name in the kernel, and its value in this plan."""
@@ -393,7 +405,7 @@ def function_text(
     *,
     comment: str,
     imports: Iterable[tuple[str, Collection[str]]],
-    doc: str = "",
+    doc: str,
 ) -> str:
     """Return the source of a kernel: a comment, imports, and one function.
 
@@ -404,7 +416,7 @@ def function_text(
         comment: the line above all.
         imports: pairs of a module below ``arrayfn.lowering`` and the names imported
             from it.
-        doc: the function's docstring.
+        doc: the function's docstring; "" for none.
     """
     head = [comment]
     for room, names in imports:

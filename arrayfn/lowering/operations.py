@@ -22,12 +22,15 @@ from arrayfn.primitives.base import (
     Scalar,
     primitive_of,
 )
+from arrayfn.primitives.contraction import depth
 from arrayfn.primitives.convolution_forms import ARRAYS, GROUP, OUTER, extents_of
 
 # Of one matrix, by its rows and columns.
 _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
     "cholesky": lambda m, n: n**3 / 3,
-    "lu": lambda m, n: 2 * m * n * min(m, n) - (m + n) * min(m, n) ** 2 + _third(m, n),
+    "lu": lambda m, n: (
+        2 * m * n * min(m, n) - (m + n) * min(m, n) ** 2 + 2 * min(m, n) ** 3 / 3
+    ),
     "qr": lambda m, n: 4 * m * n * min(m, n) - 4 * min(m, n) ** 3 / 3,
     "eigh": lambda m, n: 9 * n**3,
     "eigvalsh": lambda m, n: 4 * n**3 / 3,
@@ -39,11 +42,6 @@ _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
     "tridiagonal": lambda m, n: 4 * n**3 / 3,
     "schur": lambda m, n: 25 * n**3,
 }
-
-
-def _third(m: int, n: int) -> float:
-    """Return two thirds of the cube of the smaller extent: the last term of LU."""
-    return 2 * min(m, n) ** 3 / 3
 
 
 def operations(program: Program) -> int:
@@ -65,9 +63,7 @@ def operations_of(equation: Equation) -> int:
         return iterations * inner[0]
     form = primitive.kernel
     if isinstance(form, Contraction):
-        shape = equation.inputs[0].type.shape
-        depth = math.prod(shape[axis] for axis in equation.params["contract"][0])
-        return 2 * depth * equation.outputs[0].type.size
+        return 2 * depth(equation) * equation.outputs[0].type.size
     if isinstance(form, Reduction):
         return equation.inputs[0].type.size
     if isinstance(form, Scalar):

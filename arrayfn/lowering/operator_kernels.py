@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from arrayfn.ir import ArrayType, Equation, Program
+from arrayfn.ir import ArrayType, Equation, Program, walk
 from arrayfn.primitives.dropped_kernels import (
     VMAP,
     forget_kernels,
@@ -110,11 +110,9 @@ def described(condition: Condition) -> str:
 
 def operators_of(program: Program) -> Iterator[str]:
     """Yield the operators that ``program`` calls, nested Programs included."""
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if equation.primitive.name == "operator_call":
             yield equation.params["name"]
-        for inner in equation.subprograms():
-            yield from operators_of(inner)
 
 
 def _is_noted(kernel: OperatorKernel) -> bool:

@@ -37,7 +37,7 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
 
     ``y = x - mean(x, axis=1)`` and ``t = sum(x, axis=0)`` become one pass over rows: it
     reads a row, subtracts its mean, and adds the row to its chunk's part of ``t``.
-    ``rows` keeps its first axis and reduces its second; ``totals`` does the reverse,
+    ``rows`` keeps its first axis and reduces its second; ``totals`` does the reverse,
     and its reductions become those that are ``across``. None if the nests cannot be
     merged: they have no array in common, or ``totals`` needs results of other rows.
     """

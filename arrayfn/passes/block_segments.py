@@ -33,7 +33,7 @@ from arrayfn.primitives.control_flow import arranged, split_by_counts
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import repeated
-from arrayfn.primitives.slicing import slice_along
+from arrayfn.primitives.slicing import index_along, slice_along
 
 Segment = tuple[int, bool]
 """A level and whether results differ between members.
@@ -101,8 +101,7 @@ class Blocks:
         x = self.new_values.get(atom, atom)
         if not self.flags.get(atom, False):
             return x
-        first = slice_along(x, axis=0, start=0, stop=1)
-        return views.reshape(first, shape=atom.type.shape)
+        return index_along(x, axis=0, index=0)
 
     def stacked(self, atom: Atom) -> Atom:
         """Return the new values of ``atom`` for all blocks, along a new first axis."""
@@ -379,12 +378,11 @@ def _reduced(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
     The device's blocks are combined by a tree, then the results of all devices.
     """
     combine, dtype = _COMBINE[params["op"]], x.type.dtype
-    if dtype in dtypes.HALF_PRECISION:  # rounded once
-        x = conversion.convert(x, dtypes.float32)
+    x = conversion.as_dtype(x, dtypes.compute_dtype(dtype))  # rounded once
     x = _tree(x, combine)
     if axis.devices > 1:
         x = _tree(all_gather(x, axis_name=axis.name, members=axis.devices), combine)
-    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+    return conversion.as_dtype(x, dtype)
 
 
 def _gathered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
@@ -405,15 +403,13 @@ def _scattered(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:
     by a tree, then the devices exchange the parts, and add by a tree what they get.
     """
     dtype = x.type.dtype
-    if dtype in dtypes.HALF_PRECISION:
-        x = conversion.convert(x, dtypes.float32)
-    x = _tree(x, e.add)
+    x = _tree(conversion.as_dtype(x, dtypes.compute_dtype(dtype)), e.add)
     if axis.devices > 1:
         shape = (axis.devices, axis.blocks, *x.type.shape[1:])
         parts = views.reshape(x, shape=shape)
         received = all_to_all(parts, axis_name=axis.name, members=axis.devices)
         x = _tree(received, e.add)
-    return conversion.convert(x, dtype) if x.type.dtype != dtype else x
+    return conversion.as_dtype(x, dtype)
 
 
 def _exchanged(axis: BlockAxis, x: Atom, params: Mapping[str, Any]) -> Atom:

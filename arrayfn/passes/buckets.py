@@ -18,7 +18,7 @@ from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.control_flow import with_programs
-from arrayfn.primitives.slicing import concatenate, slice_
+from arrayfn.primitives.slicing import concatenate, slice_along
 
 SMALL_BYTES: Final = 1 << 18  # the size of the largest array that goes into a bucket
 BUCKET_BYTES: Final = 1 << 22  # the size from which a bucket is summed at once
@@ -134,7 +134,7 @@ def _joined(operands: list[Atom], equation: Equation) -> list[Atom]:
     begin = 0
     for x in operands:
         end = begin + x.type.size
-        part = slice_(total, start=(begin,), limit=(end,), strides=(1,))
+        part = slice_along(total, 0, begin, end)
         results.append(views.reshape(part, shape=x.type.shape))
         begin = end
     return results

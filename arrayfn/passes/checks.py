@@ -38,6 +38,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.assertions import check, has_check
 from arrayfn.primitives.base import Body, Composition, primitive_of
 from arrayfn.primitives.bounds import in_bounds
+from arrayfn.primitives.rules import as_list
 from arrayfn.transforms.dce import dce
 
 _DIVISIONS: Final = frozenset(
@@ -174,9 +175,7 @@ class _Checker:
                 for a in equation.inputs
             ]
             expanded = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(
-                expanded if isinstance(expanded, list) else [expanded]
-            )
+            program = builder.build(as_list(expanded))
         return _with_literals(program, equation.inputs)
 
     def _condition_faults(self, condition: Atom, equation: Equation) -> list[Atom]:

@@ -153,7 +153,7 @@ def _integer_product(
         return None
     if not contract[0]:
         return None
-    terms = math.prod(x.type.shape[axis] for axis in contract[0])
+    terms = contraction.depth(equation)
     if np.dtype(result_dtype).itemsize > 4 and terms > _MAX_TERMS:
         return None
     left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
@@ -182,12 +182,8 @@ def _is_product_of_narrow_matrix(
     """
     x, y = equation.inputs
     matrix, vector = (x, y) if x.type.size >= y.type.size else (y, x)
-    result_size = equation.outputs[0].type.size
-    term_count = math.prod(
-        x.type.shape[axis] for axis in equation.params["contract"][0]
-    )
-    # The product has result_size * term_count multiplications.
-    uses_elements_once = matrix.type.size == result_size * term_count
+    multiplications = equation.outputs[0].type.size * contraction.depth(equation)
+    uses_elements_once = matrix.type.size == multiplications
     if not uses_elements_once or vector.type.size == matrix.type.size:
         return False
     return _is_made_of_narrower(matrix, definitions)

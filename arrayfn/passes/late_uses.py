@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var, walk
 from arrayfn.primitives.base import has_effect, primitive_of
 from arrayfn.primitives.collectives import all_reduce
 
@@ -50,8 +50,7 @@ def _is_movable(equation: Equation) -> bool:
 
 def _has_collective(equation: Equation) -> bool:
     """Whether ``equation`` is a collective, or has one in its subprograms."""
-    inside = (inner for body in equation.subprograms() for inner in body.equations)
-    return primitive_of(equation).is_collective or any(map(_has_collective, inside))
+    return any(primitive_of(inner).is_collective for inner in walk([equation]))
 
 
 def _taken_out(

@@ -171,7 +171,7 @@ def _real(x: Atom, n: int) -> Atom:
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
-    even, odd = (_at_last_index(pairs, k) for k in (0, 1))
+    even, odd = (slicing.index_along(pairs, len(outer) + 1, k) for k in (0, 1))
     transform = _four_steps(complex_numbers.make_complex(even, odd), sign=-1)
     first = slicing.slice_along(transform, len(outer), 0, 1)
     transform = slicing.concatenate(transform, first, axis=len(outer))
@@ -225,14 +225,6 @@ def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
     if sign < 0:
         return complex_numbers.make_complex(sine, e.neg(cosine))
     return complex_numbers.make_complex(e.neg(sine), cosine)
-
-
-def _at_last_index(x: Atom, index: int) -> Atom:
-    """Return ``x[..., index]``, without the last axis."""
-    return views.reshape(
-        slicing.slice_along(x, x.type.ndim - 1, index, index + 1),
-        shape=x.type.shape[:-1],
-    )
 
 
 def _along_last(vector: Atom, like: Atom) -> Atom:

@@ -10,7 +10,6 @@ the order of the library's product.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -79,9 +78,7 @@ def _is_large(equation: Equation) -> bool:
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if len({t.dtype for t in types}) > 1 or types[0].dtype not in dtypes.INEXACT:
         return False
-    contract, _ = equation.params["contract"]
-    depth = math.prod(types[0].shape[axis] for axis in contract)
-    return depth * types[-1].size >= MIN_WORK
+    return contraction.depth(equation) * types[-1].size >= MIN_WORK
 
 
 class _Scan:

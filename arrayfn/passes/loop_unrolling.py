@@ -115,7 +115,7 @@ class _Unrolled:
         """
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
-            slices = [_slice(x, number) for x in xs]
+            slices = [slicing.index_along(x, 0, number) for x in xs]
             outputs = current_builder().inline(self.body, [*consts, *state, *slices])
             state = outputs[: self.carry]
             results.append(outputs[self.carry :])
@@ -185,12 +185,6 @@ class _Unrolled:
                 range(self.factor),
             )
             return builder.build([*state, *self.stacked(results)])
-
-
-def _slice(x: Atom, number: int) -> Atom:
-    """Emit slice ``number`` of ``x`` along axis 0."""
-    piece = slicing.slice_along(x, 0, number, number + 1)
-    return views.reshape(piece, shape=x.type.shape[1:])
 
 
 def _grouped(x: Atom, begin: int, count: int, factor: int) -> Atom:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var, walk
 from arrayfn.primitives.base import primitive_of
 from arrayfn.primitives.control_flow import fixed_point, split_by_counts
 
@@ -111,8 +111,4 @@ def is_collective_over(equation: Equation, axis: str) -> bool:
 
 def has_collective_over(equation: Equation, axis: str) -> bool:
     """Whether ``equation``, or a Program in it, has a collective along ``axis``."""
-    return is_collective_over(equation, axis) or any(
-        has_collective_over(inner, axis)
-        for program in equation.subprograms()
-        for inner in program.equations
-    )
+    return any(is_collective_over(inner, axis) for inner in walk([equation]))

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from arrayfn.errors import ArgumentError
-from arrayfn.ir import Atom, Equation, Mesh, NamedSharding, PartitionSpec, Program
+from arrayfn.ir import (
+    Atom,
+    Equation,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Program,
+    walk,
+)
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives.reshard import reshard
 from arrayfn.primitives.shard_map import shard_map
@@ -35,11 +43,7 @@ def mesh_of(program: Program) -> Mesh | None:
 
 def has_shard_map(program: Program) -> bool:
     """Whether an equation of ``program``, or inside one, is a shard_map."""
-    return any(
-        equation.primitive is shard_map
-        or any(map(has_shard_map, equation.subprograms()))
-        for equation in program.equations
-    )
+    return any(eq.primitive is shard_map for eq in walk(program.equations))
 
 
 def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
@@ -47,11 +51,9 @@ def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
     for var in (*program.inputs, *program.constants):
         if var.type.sharding is not None:
             yield var.type.sharding.mesh, None
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if "mesh" in equation.params:
             yield equation.params["mesh"], equation.source
-        for inner in equation.subprograms():
-            yield from _meshes(inner)
 
 
 def has_mesh(equation: Equation) -> bool:

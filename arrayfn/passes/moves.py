@@ -63,7 +63,21 @@ def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 
     The sum is over the ``count`` members along mesh axis ``axis``.
     """
-    return reduce_scatter(_split(x, dim, count), axis_name=axis, members=count)
+    return reduce_scatter(split(x, dim, count), axis_name=axis, members=count)
+
+
+def split(x: Atom, dim: int, count: int) -> Atom:
+    """Return ``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
+    shape = x.type.shape
+    in_parts = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
+    return move_axis(views.reshape(x, shape=in_parts), dim, 0)
+
+
+def joined(x: Atom, dim: int) -> Atom:
+    """Put the parts along axis 0 of ``x`` together along ``dim``: undo ``split``."""
+    count, *shape = x.type.shape
+    shape[dim] *= count
+    return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))
 
 
 def _next_cut(
@@ -108,7 +122,7 @@ def _own_part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
 def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
     """Emit an all_gather: the parts of ``count`` devices joined along ``dim``."""
     parts = all_gather(x, axis_name=axis, members=count)
-    return _merged(move_axis(parts, 0, dim), dim)
+    return joined(parts, dim)
 
 
 def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
@@ -117,20 +131,6 @@ def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
     It is over the ``count`` members along mesh axis ``axis``. With 2 members, parts of
     shape (2, 8), cut along axis 0, become parts of shape (4, 4), cut along axis 1.
     """
-    parts = _split(x, target, count)
+    parts = split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)
-    return _merged(move_axis(received, 0, dim), dim)
-
-
-def _split(x: Atom, dim: int, count: int) -> Atom:
-    """Return ``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
-    shape = x.type.shape
-    split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
-    return move_axis(views.reshape(x, shape=split), dim, 0)
-
-
-def _merged(x: Atom, dim: int) -> Atom:
-    """Return ``x`` with ``dim`` and the axis after it merged."""
-    shape = x.type.shape
-    joined = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
-    return views.reshape(x, shape=joined)
+    return joined(received, dim)

@@ -54,6 +54,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.shard_map import shard_map
 
 
@@ -327,9 +328,7 @@ class Partition:
         with builder:
             inputs = [builder.input(whole_type(x, self.mesh)) for x in operands]
             expansion = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(
-                expansion if isinstance(expansion, list) else [expansion]
-            )
+            program = builder.build(as_list(expansion))
         return self.run(program, operands)
 
     # Equations by factors.

@@ -19,15 +19,14 @@ from dataclasses import replace
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, SourceLocation, user_location
-from arrayfn.ir import ArrayType, Atom, Mesh, Program
+from arrayfn.ir import ArrayType, Atom, Mesh, Program, walk
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.passes.block_segments import BlockAxis, Blocks
-from arrayfn.passes.moves import Spec
+from arrayfn.passes.moves import Spec, joined, split
 from arrayfn.passes.partition import partition
 from arrayfn.passes.partition_values import Partitioned, spec_of_type
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.reshard import reshard
 from arrayfn.primitives.shard_map import shard_map
 
@@ -63,11 +62,9 @@ def _entries(program: Program) -> Iterator[tuple[str, ...]]:
     """Yield the mesh axes that cut each axis of each array in ``program``."""
     for var in program.inputs:
         yield from spec_of_type(var.type)
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if equation.primitive is reshard:
             yield from equation.params["spec"].entries(equation.inputs[0].type.ndim)
-        for inner in equation.subprograms():
-            yield from _entries(inner)
 
 
 def _check(program: Program, mesh: Mesh, parts: int) -> None:
@@ -75,12 +72,7 @@ def _check(program: Program, mesh: Mesh, parts: int) -> None:
     call = user_location()
     for var in program.inputs:
         _check_cut(var.type, spec_of_type(var.type), mesh, parts, call)
-    _check_equations(program, mesh, parts)
-
-
-def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
-    """Raise ArgumentError for an equation that has no blocks."""
-    for equation in program.equations:
+    for equation in walk(program.equations):
         if equation.primitive is shard_map:
             raise ArgumentError(
                 f"deterministic={parts}: the function of a shard_map says itself what "
@@ -92,8 +84,6 @@ def _check_equations(program: Program, mesh: Mesh, parts: int) -> None:
             type = equation.inputs[0].type
             spec = equation.params["spec"].entries(type.ndim)
             _check_cut(type, spec, mesh, parts, equation.source)
-        for inner in equation.subprograms():
-            _check_equations(inner, mesh, parts)
 
 
 def _check_cut(
@@ -155,7 +145,7 @@ def _device_program(
                 shape[dim] *= count
             x = builder.input(var.type.with_shape(tuple(shape)), var.hint)
             if dim is not None:
-                values.append(_split(x, dim, count))
+                values.append(split(x, dim, count))
             elif k == index:
                 # The indices of the device's blocks: index * count + (0, 1, ...).
                 numbers = views.iota(shape=(count,), axis=0, dtype=dtypes.int32)
@@ -170,7 +160,7 @@ def _device_program(
             if dim is None:
                 outputs.append(blocks.unstacked(atom))
             else:
-                outputs.append(_joined(blocks.stacked(atom), dim))
+                outputs.append(joined(blocks.stacked(atom), dim))
         return builder.build(outputs)
 
 
@@ -180,17 +170,3 @@ def _dim_of(name: str, spec: Spec) -> int | None:
     None for no axis.
     """
     return next((dim for dim, entry in enumerate(spec) if name in entry), None)
-
-
-def _split(x: Atom, dim: int, count: int) -> Atom:
-    """Cut ``x`` into ``count`` blocks along ``dim``, stacked along a new first axis."""
-    shape = x.type.shape
-    split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
-    return move_axis(views.reshape(x, shape=split), dim, 0)
-
-
-def _joined(x: Atom, dim: int) -> Atom:
-    """Put the blocks along axis 0 of ``x`` together along ``dim``: undo ``_split``."""
-    count, *shape = x.type.shape
-    shape[dim] *= count
-    return views.reshape(move_axis(x, 0, dim), shape=tuple(shape))

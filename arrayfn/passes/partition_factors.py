@@ -33,14 +33,6 @@ def factors_of(
     return None
 
 
-def axis_of(factor: int, axes: Sequence[int | None]) -> int | None:
-    """Return the axis of an array that ``factor`` indexes, or None.
-
-    ``axes`` has the factor of each axis, as in ``Factors.inputs``.
-    """
-    return axes.index(factor) if factor in axes else None
-
-
 def mesh_axes_of_factors(
     equation: Equation,
     operands: Sequence[LocalValue],

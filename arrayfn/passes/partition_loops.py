@@ -21,7 +21,7 @@ from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_gather
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.rules import as_list
-from arrayfn.primitives.slicing import slice_
+from arrayfn.primitives.slicing import index_along
 from arrayfn.primitives.variance import without_variance
 
 if TYPE_CHECKING:
@@ -223,16 +223,9 @@ def emit_on_first_device(
 
 def _from_first_device(emitter: Partition, x: Atom) -> Atom:
     """Broadcast the first device's ``x`` to all devices, along one axis at a time."""
-    shape = x.type.shape
     for name in emitter.mesh.axis_names:
         every = all_gather(x, axis_name=name, members=emitter.sizes[name])
-        one = slice_(
-            every,
-            start=(0,) * every.type.ndim,
-            limit=(1, *shape),
-            strides=(1,) * every.type.ndim,
-        )
-        x = views.reshape(one, shape=shape)
+        x = index_along(every, axis=0, index=0)
     return x
 
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arrayfn.errors import SourceLocation
-from arrayfn.ir import ArrayType, Atom, Mesh, NamedSharding, PartitionSpec, Program
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Program,
+    walk,
+)
 from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.moves import Spec
 from arrayfn.primitives.base import primitive_of
@@ -44,13 +52,11 @@ class Transfer:
 
 def _transfers(program: Program) -> Iterator[Transfer]:
     """Yield the collectives of ``program`` and of the Programs inside it, in order."""
-    for equation in program.equations:
+    for equation in walk(program.equations):
         primitive = primitive_of(equation)
         if primitive.is_collective:
             axis, nbytes = equation.params["axis_name"], equation.inputs[0].type.nbytes
             yield Transfer(primitive.name, axis, nbytes, equation.source)
-        for inner in equation.subprograms():
-            yield from _transfers(inner)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ A loop with such a body becomes one kernel, with its matrix products written as 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir import Atom, Equation, Program, walk
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
@@ -22,6 +21,7 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+from arrayfn.primitives.contraction import depth
 from arrayfn.primitives.control_flow import with_programs
 
 MAX_ELEMENTS: Final = 1 << 15
@@ -46,17 +46,12 @@ def is_small(program: Program, max_elements: int | None = None) -> bool:
 
 def has_fixed_loop(equation: Equation) -> bool:
     """Whether ``equation`` is, or contains, a scan that no pass may change."""
-    return equation.params.get("unroll") == 0 or any(
-        has_fixed_loop(inner)
-        for program in equation.subprograms()
-        for inner in program.equations
-    )
+    return any(inner.params.get("unroll") == 0 for inner in walk([equation]))
 
 
 def equation_count(program: Program) -> int:
     """Return the number of equations in ``program`` and in the Programs inside it."""
-    inner = (p for equation in program.equations for p in equation.subprograms())
-    return len(program.equations) + sum(map(equation_count, inner))
+    return sum(1 for _ in walk(program.equations))
 
 
 def _work(program: Program) -> int | None:
@@ -89,7 +84,7 @@ def _elements(equation: Equation) -> int:
     primitive = primitive_of(equation)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if isinstance(primitive.kernel, Contraction):
-        if _depth(equation) > MAX_DEPTH:
+        if depth(equation) > MAX_DEPTH:
             return MAX_ELEMENTS + 1
         return 2 * _multiplications(equation)
     if isinstance(primitive.kernel, View) and primitive is not views.relayout:
@@ -161,16 +156,9 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
     return rewritten(program, summed)
 
 
-def _depth(equation: Equation) -> int:
-    """Return how many terms are summed for each element of a matrix product."""
-    contracted, _ = equation.params["contract"]
-    shape = equation.inputs[0].type.shape
-    return math.prod(shape[axis] for axis in contracted)
-
-
 def _multiplications(equation: Equation) -> int:
     """Return the number of multiplications of a matrix product."""
-    return _depth(equation) * equation.outputs[0].type.size
+    return depth(equation) * equation.outputs[0].type.size
 
 
 def _is_product(equation: Equation) -> bool:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.errors import CheckError, DTypeError
-from arrayfn.ir import ArrayType, Atom, Program, Var
+from arrayfn.ir import ArrayType, Atom, Program, Var, walk
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import discrete, families, views
@@ -196,10 +196,7 @@ check = Primitive(
 
 def has_check(program: Program) -> bool:
     """Whether ``program``, or a Program inside it, has a check."""
-    return any(
-        equation.primitive is check or any(map(has_check, equation.subprograms()))
-        for equation in program.equations
-    )
+    return any(equation.primitive is check for equation in walk(program.equations))
 
 
 # Branches that are computed though they are not taken.

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, ShapeError, SourceLocation, plural
-from arrayfn.ir import ArrayType, Atom, Equation
+from arrayfn.ir import ArrayType, Atom, Equation, walk
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families
 from arrayfn.primitives.base import (
@@ -80,11 +80,9 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 
     Equations of the Programs in their params count too.
     """
-    for equation in equations:
+    for equation in walk(equations):
         if "callback" in equation.params:
             FUNCTIONS.keep(equation.params["callback"])
-        for inner in equation.subprograms():
-            keep_callbacks(inner.equations)
 
 
 def call(

@@ -11,6 +11,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +20,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType, Atom
+from arrayfn.ir import ArrayType, Atom, Equation
 from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives.base import (
     Array,
@@ -82,6 +83,13 @@ def precision_params(name: str, precision: Precision) -> dict[str, str]:
         f"{precision!r}",
         user_location(),
     )
+
+
+def depth(equation: Equation) -> int:
+    """Return how many terms a dot_general sums for each element of its result."""
+    contracted, _ = equation.params["contract"]
+    shape = equation.inputs[0].type.shape
+    return math.prod(shape[axis] for axis in contracted)
 
 
 def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:

@@ -135,6 +135,12 @@ def slice_along(x: Atom, axis: int, start: int, stop: int) -> Atom:
     return block(x, begin, limit)
 
 
+def index_along(x: Atom, axis: int, index: int) -> Atom:
+    """Return the part of ``x`` at ``index`` along ``axis``, without that axis."""
+    part, shape = slice_along(x, axis, index, index + 1), x.type.shape
+    return views.reshape(part, shape=(*shape[:axis], *shape[axis + 1 :]))
+
+
 # pad
 
 

@@ -21,12 +21,12 @@ from arrayfn import dtypes, tree
 from arrayfn.backends.base import Backend, Executable
 from arrayfn.backends.registry import choose
 from arrayfn.errors import SourceLocation, readable_file
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines, format_program
 from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
-from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.calls import array_of_atom, evaluate
 from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
@@ -154,9 +154,9 @@ class _Search:
         _, executable = self.loaded[key]
         return self.results(executable, program, inputs)
 
-    def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Atom, Array]:
+    def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Var, Array]:
         """Run ``program`` with all Vars as outputs; return the value of each Var."""
-        values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
+        values: dict[Var, Array] = dict(zip(program.inputs, inputs, strict=True))
         values |= zip(program.constants, program.constant_values, strict=True)
         results = self.run(program, inputs, len(program.equations))
         variables = (v for eq in program.equations for v in eq.outputs)
@@ -184,7 +184,7 @@ class _Search:
         values = self.stored(program, inputs)
         source = _source_of_nan(program, values)
         for equation in program.equations:
-            operands = [_value(a, values) for a in equation.inputs]
+            operands = [array_of_atom(a, values) for a in equation.inputs]
             results = [values[v] for v in equation.outputs]
             fault = _wrong(program, equation, values)
             if fault is None and equation is source:
@@ -304,19 +304,12 @@ def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
         return [np.asarray(x) for x in evaluate(program, inputs)]
 
 
-def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
-    """Return the array of ``atom``: a Var's in ``values``, or a Literal's."""
-    if isinstance(atom, Var):
-        return values[atom]
-    return np.asarray(atom.value).astype(atom.type.dtype)
-
-
 def _has_nan(x: Array) -> bool:
     """Whether ``x`` has a NaN; arrays of integers and bools have none."""
     return x.dtype in dtypes.INEXACT and bool(np.isnan(_wide(x)).any())
 
 
-def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
+def _source_of_nan(program: Program, values: dict[Var, Array]) -> Equation | None:
     """Return the equation in which a NaN arises that reaches an output of ``program``.
 
     From an output with NaN, goes back to an operand with NaN until an equation has
@@ -345,7 +338,7 @@ def _single(equation: Equation) -> Program:
 
 
 def _wrong(
-    program: Program, equation: Equation, values: dict[Atom, Array]
+    program: Program, equation: Equation, values: dict[Var, Array]
 ) -> Fault | None:
     """Return the fault of ``equation`` if its results exceed the bounds, else None.
 
@@ -357,7 +350,7 @@ def _wrong(
     """
     if equation.primitive.name in ("pure_callback", "debug_callback"):
         return None
-    operands = [_value(a, values) for a in equation.inputs]
+    operands = [array_of_atom(a, values) for a in equation.inputs]
     results = [values[v] for v in equation.outputs]
     with np.errstate(all="ignore"):
         judged = oracle(_single(equation), operands, have=results)

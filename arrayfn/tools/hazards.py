@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from typing_extensions import override
 
 from arrayfn import dtypes
@@ -46,7 +47,11 @@ SINGULAR: Final = {
 
 _VECTORS: Final = frozenset(("eigh", "eig", "svd"))  # equal values leave them open
 _EDGES: Final = {"acos": "arccos", "asin": "arcsin"}
-_GUARDS: Final = frozenset(("select", "max", "min", "clamp", "exp", "exp2", "logistic"))
+_AT_ONE: Final = frozenset(("acos", "asin", "acosh", "atanh", "erfinv"))
+"""Primitives with singular derivatives at 1, which the results of ``_POSITIVE`` reach.
+"""
+_POSITIVE: Final = frozenset(("exp", "exp2", "logistic"))
+_GUARDS: Final = frozenset(("select", "max", "min", "clamp"))
 _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
 
@@ -131,7 +136,7 @@ def _edges(
     """
     name = equation.primitive.name
     varying = [a for a in equation.inputs if a in varies]
-    if not varying or any(_is_guarded(a, definitions) for a in equation.inputs):
+    if not varying or any(_is_guarded(a, name, definitions) for a in equation.inputs):
         return
     if name in _EDGES:
         word = f"arrayfn.numpy.{_EDGES[name]}"
@@ -203,26 +208,32 @@ def _unguarded(
         number = SINGULAR.get(primitive.name)
         if number is not None and atom in varies:
             operand = equation.inputs[number]
-            if operand in varies and not _is_guarded(operand, definitions):
+            if operand in varies and not _is_guarded(
+                operand, primitive.name, definitions
+            ):
                 yield equation
         if primitive.family == "elementwise" or isinstance(primitive.kernel, View):
             waiting += equation.inputs
 
 
-def _is_guarded(atom: Atom, definitions: dict[Var, Equation]) -> bool:
-    """Whether the operation that makes a value keeps it off singularities.
+def _is_guarded(atom: Atom, function: str, definitions: dict[Var, Equation]) -> bool:
+    """Whether the operation that makes an operand keeps it off singularities.
 
-    Such operations are those in ``_GUARDS``, and adding a constant. Views, conversions
-    and negations are looked through.
+    ``function`` is the primitive with the operand ``atom``. Such operations are those
+    in ``_GUARDS``. If the singularity is not at 1, so are those in ``_POSITIVE``, and
+    adding a positive constant. Views, conversions and negations are looked through.
     """
     while isinstance(atom, Var) and atom in definitions:
         equation = definitions[atom]
         primitive = primitive_of(equation)
         if primitive.name in _GUARDS:
             return True
+        if primitive.name in _POSITIVE:
+            return function not in _AT_ONE
         if primitive.name == "add":  # a small number, added to a nonnegative value
-            one, other = equation.inputs
-            return isinstance(one, Literal) or isinstance(other, Literal)
+            return function not in _AT_ONE and any(
+                isinstance(a, Literal) and np.real(a.value) > 0 for a in equation.inputs
+            )
         if not isinstance(primitive.kernel, View) and primitive.name not in (
             "convert",
             "neg",

@@ -281,6 +281,7 @@ def test_the_plan_names_the_step_for_which_the_host_reads_a_predicate():
 
     host = plan_of(lambda x: af.pure_callback(lambda x: 2 * x, x, x))
     assert "read by the host for" in host
+    assert "read by the host for getrf" in plan_of(lambda x: anp.linalg.inv(x @ x))
     assert "read by the host" not in plan_of(lambda x: x @ x)
 
 

@@ -41,6 +41,11 @@ HAZARDS = [
     (nn.gelu, []),
     (scipy.special.logsumexp, []),
     (anp.sinc, []),
+    # Added constants keep an operand off 0 only if they are positive.
+    (lambda x: anp.where(x > 0, anp.log(anp.abs(x) + 1e-9), 0.0), []),
+    (lambda x: anp.where(x > 0, anp.sqrt(x + 0.0), 0.0), ["sqrt"]),
+    (lambda x: anp.where(x < 0, anp.sqrt(x + -1.0), 0.0), ["sqrt"]),
+    (lambda x: anp.where(x < 0, anp.arcsin(x + 1.0), x), ["arcsin", "asin"]),
 ]
 
 
@@ -79,6 +84,8 @@ EDGES = [
     (lambda x: anp.std(x, axis=0, ddof=1)[0], np.ones((3, 2)), "sum of squares"),
     (lambda x: anp.arctan2(x[0], x[1]), np.zeros(2), "arctan2(y, x) is NaN"),
     (anp.arccos, np.float64(1.0), "arccos is infinite at 1"),
+    (lambda x: anp.arccos(x + 0.5), np.float64(0.5), "arccos is infinite at 1"),
+    (lambda x: anp.arcsin(anp.exp(x)), np.float64(0.0), "arcsin is infinite at 1"),
     (anp.arcsin, np.float64(-1.0), "arcsin is infinite at 1"),
     (lambda a: anp.linalg.eigh(a)[1][0, 0], np.eye(2), "two eigenvalues are equal"),
     (lambda a: anp.linalg.svd(a)[0][0, 0], np.eye(2), "two singular values are equal"),

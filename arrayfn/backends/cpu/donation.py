@@ -10,7 +10,6 @@ import numpy as np
 
 from arrayfn.backends.cpu.executable import Executable
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import as_readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,7 @@ class DonatingExecutable:
                 outputs.append(np.array(inputs[donor], type.dtype, order="C"))
         mismatch = self.executable.call_into(*inputs, *outputs)
         if mismatch:
-            readable = [as_readable(x) for x in inputs]
-            if any(x is not y for x, y in zip(inputs, readable, strict=True)):
-                return self(readable)
-            raise ArgumentError(self.executable.mismatch(inputs, mismatch - 1))
+            return self(self.executable.aligned(inputs, mismatch - 1))
         return outputs
 
 

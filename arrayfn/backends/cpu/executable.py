@@ -12,7 +12,7 @@ import numpy as np
 from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_unit, library_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
-from arrayfn.backends.cpu.image import Entry, encode
+from arrayfn.backends.cpu.image import Entry, encode, types_of
 from arrayfn.backends.cpu.libraries import provider_arguments, provider_of
 from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
@@ -65,11 +65,18 @@ class Executable:
         """
         result = self.call(*inputs)
         if isinstance(result, int):
-            readable = [as_readable(x) for x in inputs]
-            if any(x is not y for x, y in zip(inputs, readable, strict=True)):
-                return self(readable)
-            raise ArgumentError(self.mismatch(inputs, result - 1))
+            return self(self.aligned(inputs, result - 1))
         return result
+
+    def aligned(self, inputs: Sequence[Any], number: int) -> list[Any]:
+        """Return ``inputs``, of which input ``number`` does not fit, all aligned.
+
+        Raises ArgumentError if they are aligned already: there is another mismatch.
+        """
+        readable = [as_readable(x) for x in inputs]
+        if all(x is y for x, y in zip(inputs, readable, strict=True)):
+            raise ArgumentError(self.mismatch(inputs, number))
+        return readable
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
         """Return the text of an error: why input ``number`` of ``inputs`` does not fit.
@@ -125,27 +132,21 @@ def bind(
     image.set(keepalive=id(keepalive))
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(keepalive))
     capsule = new_capsule(ctypes.addressof(image), None, native_address(image_free))
-    types = {kind: _types(plan, kind) for kind in ("input", "output")}
-    entry = process.entries(capsule, types["input"], types["output"])
+    inputs, outputs = tuple(types_of(plan, "input")), tuple(types_of(plan, "output"))
+    entry = process.entries(capsule, inputs, outputs)
     has_python = any(calls_python(kernel) for kernel in kernels)
     if has_python:
         entry = {name: raising(function) for name, function in entry.items()}
     return Executable(
         plan=plan,
-        input_types=types["input"],
-        output_types=types["output"],
+        input_types=inputs,
+        output_types=outputs,
         call=entry["call"],
         call_single=entry["call_single"],
         call_into=entry["call_into"],
         capsule=capsule,
         address=0 if has_python else ctypes.addressof(image),
     )
-
-
-def _types(plan: ExecutionPlan, kind: str) -> tuple[ArrayType, ...]:
-    """Return the types of the plan's "input" or "output" buffers, by their index."""
-    types = {b.index: b.type for b in plan.buffers if b.kind == kind}
-    return tuple(types[index] for index in sorted(types))
 
 
 def _entries(

@@ -39,7 +39,10 @@ class Heap(Struct):
 
 
 class MemoryHandler(Struct):
-    """NumPy's ``PyDataMem_Handler``, version 1 (NEP 49)."""
+    """NumPy's ``PyDataMem_Handler``, version 1 (NEP 49).
+
+    ``malloc`` and ``free`` are ``heap_allocate`` and ``heap_free``.
+    """
 
     name: Annotated[Array[u8], 127]
     version: u8
@@ -135,12 +138,6 @@ def heap_free(heap: Heap, address: int, size: int) -> None:
 
 
 @native
-def handler_malloc(heap: Heap, size: int) -> int:
-    """Implement ``malloc`` of NumPy's memory handler: allocate ``size`` bytes."""
-    return heap_allocate(heap, size)
-
-
-@native
 def handler_calloc(heap: Heap, count: int, size: int) -> int:
     """Implement ``calloc`` of NumPy's memory handler.
 
@@ -159,9 +156,3 @@ def handler_realloc(heap: Heap, address: int, size: int) -> int:
     The result is rounded like a block, so it can go to the free list.
     """
     return realloc(address, heap_round(size))
-
-
-@native
-def handler_free(heap: Heap, address: int, size: int) -> None:
-    """Implement ``free`` of NumPy's memory handler: return a block to the heap."""
-    heap_free(heap, address, size)

@@ -333,7 +333,7 @@ def line_up(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def _types(plan: ExecutionPlan, kind: BufferKind) -> list[ArrayType]:
+def types_of(plan: ExecutionPlan, kind: BufferKind) -> list[ArrayType]:
     """Return the types of the "input" or "output" buffers, sorted by their index.
 
     Raises BackendError if the indices are not 0, 1, 2 and so on.
@@ -404,7 +404,7 @@ def encode(
     tables = _Tables()
     arguments = _Arguments(plan, constants)
     steps = _Steps(tables, arguments, entries)
-    inputs, outputs = _types(plan, "input"), _types(plan, "output")
+    inputs, outputs = types_of(plan, "input"), types_of(plan, "output")
     image = Image(
         inputs=tables.structures([_spec(k, tables, is_input=True) for k in inputs]),
         input_count=len(inputs),

@@ -19,7 +19,7 @@ from arrayfn.lowering.libraries.packed_products import (
     VECTOR_BYTES,
 )
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER: Final = ir.PointerType()
 _VOID: Final = ir.VoidType()
 
@@ -29,14 +29,13 @@ class Vectors:
 
     ``size`` is the number of bytes of an element. A vector has ``lanes`` elements and
     the LLVM type ``type``; ``zero`` is the vector of zeros. A *mask* is a vector of
-    booleans, one for each lane, of the type ``masks``.
+    booleans, one for each lane.
     """
 
     def __init__(self, builder: ir.IRBuilder, element: ir.Type, size: int) -> None:
         self.builder, self.element, self.size = builder, element, size
         self.lanes = VECTOR_BYTES // size
         self.type = ir.VectorType(element, self.lanes)
-        self.masks = ir.VectorType(_I1, self.lanes)
         self.zero = ir.Constant(self.type, None)
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
@@ -84,7 +83,7 @@ class Vectors:
         """Emit the fused multiply-add ``x * y + z``, rounded once."""
         name = f"llvm.fma.{self._suffix}"
         kind = ir.FunctionType(self.type, [self.type] * 3)
-        return self.builder.call(_declared(self.builder, name, kind), [x, y, z])
+        return self.builder.call(declared(self.builder.module, name, kind), [x, y, z])
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
         """Emit the transpose of a square matrix, whose rows are vectors.
@@ -126,13 +125,12 @@ class Vectors:
         """
         kinds = [a if isinstance(a, ir.Type) else a.type for a in arguments]
         full = f"llvm.masked.{name}.{self._suffix}.p0"
-        return _declared(self.builder, full, ir.FunctionType(result, kinds))
+        return declared(self.builder.module, full, ir.FunctionType(result, kinds))
 
 
-def _declared(builder: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
-    """Return the function ``name`` of the builder's module; declare it if needed."""
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, kind, name)
+def declared(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
+    """Return the function ``name`` of ``module``; declare it if needed."""
+    return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def micro_kernel(module: ir.Module, name: str, element: ir.Type) -> ir.Function:

@@ -174,10 +174,10 @@ def _memory_handler(the_heap: Heap) -> MemoryHandler:
     made = immortal(MemoryHandler)
     names = ("malloc", "calloc", "realloc", "free")
     routines = (
-        heap.handler_malloc,
+        heap.heap_allocate,
         heap.handler_calloc,
         heap.handler_realloc,
-        heap.handler_free,
+        heap.heap_free,
     )
     # The handler begins with its name, an array of 127 characters.
     ctypes.memmove(ctypes.addressof(made), b"arrayfn", len("arrayfn"))

@@ -34,7 +34,7 @@ from arrayfn.backends.cpu.libraries.foreign import (
     stack_integers,
     transpose_block,
 )
-from arrayfn.backends.cpu.micro_kernels import micro_kernel
+from arrayfn.backends.cpu.micro_kernels import declared, micro_kernel
 from arrayfn.backends.cpu.signals import check_signals
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
@@ -239,9 +239,7 @@ def _prefetch_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -
     """
     pointer, begin, count = function.args
     kind = ir.FunctionType(_VOID, [_POINTER, _I32, _I32, _I32])
-    module = function.module
-    prefetch = module.globals.get("llvm.prefetch.p0")
-    prefetch = prefetch or ir.Function(module, kind, "llvm.prefetch.p0")
+    prefetch = declared(function.module, "llvm.prefetch.p0", kind)
     start = b.gep(pointer, [begin], source_etype=element)
 
     def prefetch_line(offset: ir.Value) -> None:

@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_printer import ScratchRow
-from arrayfn.lowering.kernel_text import OWN_NAMES, Body, Integer
+from arrayfn.lowering.kernel_text import OWN_NAMES, Body, Integer, unique_name
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 
@@ -129,28 +129,18 @@ class LoopFrame(Body):
 
     # Names.
 
-    def unique(self, base: str) -> str:
-        """Return ``base``, with a number appended if the name is in use; reserve it.
-
-        Names that kernels use themselves get an underscore.
-        """
-        if OWN_NAMES.fullmatch(base):
-            base += "_"
-        name, number = base, 1
-        while name in self.used_names:
-            number += 1
-            name = f"{base}_{number}"
-        self.used_names.add(name)
-        return name
-
     def name_for(self, owner: object, base: str) -> str:
         """Return the name of ``owner``, which the first call makes from ``base``.
 
-        In the neutral text, which is the kernel's cache key, it is a number instead.
+        A number is appended if the name is in use, and an underscore to names that
+        kernels use themselves. In the neutral text, which is the kernel's cache key, it
+        is ``v0``, ``v1`` and so on instead.
         """
         if owner not in self.names_of:
-            neutral = f"v{len(self.names_of)}"
-            self.names_of[owner] = self.unique(base if self.readable else neutral)
+            name = base if self.readable else f"v{len(self.names_of)}"
+            if OWN_NAMES.fullmatch(name):
+                name += "_"
+            self.names_of[owner] = unique_name(name, self.used_names)
         return self.names_of[owner]
 
     def variable(self, root: Var, suffix: str = "") -> str:

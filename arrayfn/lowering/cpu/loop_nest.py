@@ -122,13 +122,9 @@ class InlinePrinter(StagedPrinter):
         If the nest writes the operand, its array is noted as written.
         """
         root = self.root(operand)
-        if operand in self.written_operands():
+        if self.nest.operands[operand].written:
             return self.frame.stored(root, self.index(operand, variables))
         return self.frame.element(root, self.index(operand, variables))
-
-    def written_operands(self) -> set[int]:
-        """Return the numbers of the operands that the nest writes."""
-        return {k for k, o in enumerate(self.nest.operands) if o.written}
 
     @override
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:

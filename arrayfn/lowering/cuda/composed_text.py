@@ -19,7 +19,7 @@ from typing import Final
 
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.imports import imports
-from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body
+from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body, unique_name
 from arrayfn.lowering.plan import Kernel
 
 _IMPORTED: Final = re.compile(
@@ -60,12 +60,7 @@ class ComposedText(Body):
             # Kernels give such names to their own variables.
             if OWN_NAMES.fullmatch(name):
                 name += "_"
-            stem, number = name, 1
-            while name in self.taken:
-                number += 1
-                name = f"{stem}_{number}"
-            self.taken.add(name)
-            self.known[owner] = name
+            self.known[owner] = unique_name(name, self.taken)
         return self.known[owner]
 
     def hint(self, root: Var) -> str:

@@ -138,9 +138,9 @@ class AxisMatching(Recomputation):
         kept_axes = {i for i in group.kept if group.extents[i] != 1}
         return varying == kept_axes
 
-    def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
-        """Whether a first reduction, over the axes ``reduced``, may join ``group``.
+    def can_reduce(self, group: Group) -> bool:
+        """Whether all values of ``group`` so far vary over the whole domain.
 
-        It may if all values so far vary over the whole domain.
+        A first reduction may then join it.
         """
         return all(self.is_full(ids, group) for ids in group.domain_axes.values())

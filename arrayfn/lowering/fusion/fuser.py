@@ -146,14 +146,6 @@ class Fuser(Merging):
                 self.clonable[base] = None
             assert self.join(equation, group)
 
-    def assign_alone(self, equation: Equation) -> None:
-        """Make a group of ``equation`` that nothing else joins."""
-        self.assign_sources(equation)
-        group = self.new_group(is_open=True)
-        group.extents = domain_of(equation)
-        assert self.join(equation, group)
-        group.open = False
-
     def assign_chain(self, chain: Sequence[Equation]) -> None:
         """Make a group of ``chain`` that nothing else joins.
 
@@ -290,7 +282,7 @@ class Fuser(Merging):
         reduced = frozenset(i for axis in axes if (i := ids[axis]) is not None)
         if group.reduced and group.reduced != reduced:
             return False
-        if not group.reduced and not self.can_reduce(group, reduced):
+        if not group.reduced and not self.can_reduce(group):
             return False
         if not self.may_read(equation, group, ids):
             return False
@@ -362,8 +354,12 @@ class _Unfused(Fuser):
 
     @override
     def assign(self, equation: Equation) -> None:
-        """Make a group of ``equation``."""
-        self.assign_alone(equation)
+        """Make a group of ``equation`` that nothing else joins."""
+        self.assign_sources(equation)
+        group = self.new_group(is_open=True)
+        group.extents = domain_of(equation)
+        assert self.join(equation, group)
+        group.open = False
 
 
 def _reason(group: Group) -> str:

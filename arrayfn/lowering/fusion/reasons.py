@@ -94,7 +94,7 @@ class _Recording(Fuser):
         reduced = frozenset(i for i in axes if i is not None)
         if group.reduced and group.reduced != reduced:
             return "the kernel reduces other axes"
-        if not group.reduced and not self.can_reduce(group, reduced):
+        if not group.reduced and not self.can_reduce(group):
             return "the kernel has values over some of its axes only"
         if not self.may_read(equation, group, ids):
             return "it reads other elements of what the kernel writes than its own"

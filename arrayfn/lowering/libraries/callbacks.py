@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from arrayfn.ir import Atom, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import LibraryCall, numbered_call
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.callbacks import SITES, CallSite, Form
 from arrayfn.primitives.named_functions import FUNCTIONS
@@ -28,15 +28,8 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         loops=params["loops"],
         location=equation.source,
     )
-    number = SITES.add(site)
-    yield LibraryCall(
-        provider=f"callback_{number}",
-        reads={f"x{k}": pointer_of(a, reads) for k, a in enumerate(equation.inputs)},
-        writes={f"y{k}": Pointer(v) for k, v in enumerate(equation.outputs)},
-        integers={"number": number},
-        items=1,
-        library=f"the Python function {params['callback']}",
-    )
+    text = f"the Python function {params['callback']}"
+    yield numbered_call("callback", SITES.add(site), equation, reads, text)
 
 
 def _shape_and_dtype(atom: Atom) -> Form:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import ArrayType, Atom, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.lowering.plan import LibraryKernel, Parameter
 from arrayfn.passes.reads import Reads
 
@@ -73,6 +73,24 @@ def pointer_of(atom: Atom, reads: Reads) -> Pointer:
     read = reads[atom]
     base = read.base.type
     return Pointer(read.base, read.offset(base.layout.strides(base.shape)))
+
+
+def numbered_call(
+    kind: str, number: int, equation: Equation, reads: Reads, text: str
+) -> LibraryCall:
+    """Return the call of what Python does: ``number`` in the table of this ``kind``.
+
+    The runtime finds it by the provider's name, such as "callback_3". The arrays are
+    those of ``equation``, whose operands ``reads`` locates. ``text`` is for people.
+    """
+    return LibraryCall(
+        provider=f"{kind}_{number}",
+        reads={f"x{k}": pointer_of(a, reads) for k, a in enumerate(equation.inputs)},
+        writes={f"y{k}": Pointer(v) for k, v in enumerate(equation.outputs)},
+        integers={"number": number},
+        items=1,
+        library=text,
+    )
 
 
 def new_array(dtype: DType, *shape: int) -> Pointer:

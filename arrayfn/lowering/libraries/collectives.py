@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import LibraryCall, numbered_call
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.primitives.numbered import NumberedTable
@@ -75,11 +75,4 @@ def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         equation.source,
     )
     number = COLLECTIVES.add(record)
-    yield LibraryCall(
-        provider=f"collective_{number}",
-        reads={"x0": pointer_of(x, reads)},
-        writes={"y0": Pointer(y)},
-        integers={"number": number},
-        items=1,
-        library=str(record),
-    )
+    yield numbered_call("collective", number, equation, reads, str(record))

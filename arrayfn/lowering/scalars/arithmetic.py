@@ -246,13 +246,8 @@ def with_sign_of(m: Arithmetic, magnitude: Value, sign: Value) -> Value:
     return m.reinterpret(bits(m, magnitude) | sign_bit, f.dtype)
 
 
-def is_nan(m: Arithmetic, x: Value) -> Value:
-    """Return whether a float is NaN, the only value that differs from itself."""
-    return x != x
-
-
 def either_nan(m: Arithmetic, x: Value, y: Value) -> Value:
-    """Return whether one of two floats is NaN."""
+    """Return whether one of two floats is NaN: only NaN differs from itself."""
     return (x != x) | (y != y)
 
 

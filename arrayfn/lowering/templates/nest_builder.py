@@ -26,6 +26,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     constant_of,
 )
+from arrayfn.lowering.kernel_text import unique_name
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Reduction
 
@@ -136,11 +137,7 @@ class NestBuilder:
 
         The scalar has the compute dtype of ``dtype``.
         """
-        unique, number = name, 0
-        while unique in self.used_names:
-            number += 1
-            unique = f"{name}_{number}"
-        self.used_names.add(unique)
+        unique = unique_name(name, self.used_names, number=1)
         return Value(unique, compute_dtype(dtype))
 
     def load(self, name: str, operand: int, indices: Sequence[IndexTerm] = ()) -> Value:

@@ -96,16 +96,6 @@ class Intervals:
         gaps = self.gaps(lowest, highest).joined(other.gaps(lowest, highest))
         return gaps.gaps(lowest, highest)
 
-    def without(self, start: int, stop: int) -> Intervals:
-        """Return this set without the elements from ``start`` to before ``stop``."""
-        if not self or stop <= start:
-            return self
-        lowest, highest = int(self.starts[0]), int(self.stops[-1])
-        if stop <= lowest or start >= highest:
-            return self
-        outside = [Intervals.one(lowest, start), Intervals.one(stop, highest)]
-        return self.common(outside[0].joined(outside[1]))
-
     def gaps(self, start: int, stop: int) -> Intervals:
         """Return the elements from ``start`` to before ``stop`` not in this set.
 

@@ -49,20 +49,17 @@ LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 class Blas:
     """A BLAS library: its functions, and those that get and set its thread count.
 
-    ``find(name)`` returns a function's address. ``get_threads`` and ``set_threads`` are
-    addresses, 0 if the library has no such functions. Integers are passed by address as
-    64-bit words, which libraries with 32-bit integers read as well. Arrays of integers
-    have elements of ``integer_bytes``.
+    ``address(name)`` returns the address of a function of BLAS or LAPACK, such as
+    ``"sgemm"``. ``get_threads`` and ``set_threads`` are addresses, 0 if the library has
+    no such functions. Integers are passed by address as 64-bit words, which libraries
+    with 32-bit integers read as well. Arrays of integers have elements of
+    ``integer_bytes``.
     """
 
-    find: Callable[[str], int]
+    address: Callable[[str], int]
     get_threads: int
     set_threads: int
     integer_bytes: int
-
-    def address(self, name: str) -> int:
-        """Return the address of a function of BLAS or LAPACK, such as ``"sgemm"``."""
-        return self.find(name)
 
 
 @cache

@@ -25,6 +25,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
+from arrayfn.lowering.kernel_text import unique_name
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 
 INDEXED: Final = frozenset(("gather", *SCATTERS))
@@ -200,12 +201,7 @@ class _Merger:
 
     def named(self, value: Value) -> Value:
         """Return ``value`` with a name that no other value has."""
-        name, number = value.name, 0
-        while name in self.taken:
-            number += 1
-            name = f"{value.name}_{number}"
-        self.taken.add(name)
-        return replace(value, name=name)
+        return replace(value, name=unique_name(value.name, self.taken, number=1))
 
 
 def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
