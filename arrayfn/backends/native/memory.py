@@ -11,6 +11,7 @@ from arrayfn.backends.native.emitter import Emitter, Value, llvm_type
 from arrayfn.backends.native.structures import (
     INTEGERS,
     Struct,
+    bare_type,
     element_c_type,
     field_types,
     is_inline,
@@ -89,7 +90,7 @@ def memory_type(kind: Any) -> str:
 
     For example, ``i32`` is "i32" there, while its values in routines are "i64".
     """
-    kind = _bare(kind)
+    kind = bare_type(kind)
     if kind in INTEGERS:
         return INTEGERS[kind][0]
     return "float" if kind is ctypes.c_float else llvm_type(value_type(kind))
@@ -101,7 +102,7 @@ def widened(r: Emitter, operand: str, kind: Any) -> Value:
     ``operand`` is the value's name in LLVM IR, such as "%7", ``kind`` its annotated
     type. Types of 64 bits need no instruction.
     """
-    bare = _bare(kind)
+    bare = bare_type(kind)
     # "i8" and "sext", for example; ``extend`` is empty for 64 bits.
     memory, extend = INTEGERS.get(bare, ("i64", ""))
     if extend:
@@ -117,16 +118,9 @@ def narrowed(r: Emitter, operand: str, kind: Any) -> str:
     ``operand`` is its name in LLVM IR; the name of the narrow value is returned. Types
     of 64 bits need no instruction.
     """
-    bare = _bare(kind)
+    bare = bare_type(kind)
     if bare in INTEGERS and INTEGERS[bare][1]:
         return r.value_of(f"trunc i64 {operand} to {INTEGERS[bare][0]}")
     if bare is ctypes.c_float:
         return r.value_of(f"fptrunc double {operand} to float")
     return operand
-
-
-def _bare(kind: Any) -> Any:
-    """Return the annotated type ``kind`` without ``Annotated`` and its marks."""
-    while typing.get_origin(kind) is typing.Annotated:
-        kind = typing.get_args(kind)[0]
-    return kind

@@ -41,7 +41,10 @@ def builtin_of(routine: Routine[..., Any], flags: int, owner: Any) -> Any:
 
     ``flags`` are its calling convention, such as METH_FASTCALL.
     """
-    return new_builtin(method(routine, flags), owner)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return new(ctypes.addressof(method(routine, flags)), owner, None)
 
 
 S = TypeVar("S", bound=Struct)
@@ -75,11 +78,3 @@ def new_capsule(pointer: int, name: bytes | None, destructor: int) -> Any:
         None if name is None else _CAPSULE_NAMES.setdefault(name, ctypes.c_char_p(name))
     )
     return new(pointer, c_name, destructor)
-
-
-def new_builtin(method: MethodDef, owner: Any) -> Any:
-    """Make a builtin function as ``method`` describes, with ``owner`` as ``self``."""
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return new(ctypes.addressof(method), owner, None)

@@ -176,6 +176,13 @@ def _marks(kind: Any) -> tuple[Any, ...]:
     return getattr(kind, "__metadata__", ())
 
 
+def bare_type(kind: Any) -> Any:
+    """Return the annotated type ``kind`` without ``Annotated`` and its marks."""
+    while typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
+    return kind
+
+
 @cache
 def value_type(kind: Any) -> Any:
     """Return the type of a routine's values for the annotated type ``kind``.
@@ -184,8 +191,7 @@ def value_type(kind: Any) -> Any:
     otherwise a pointer: a structure, ``Array[...]`` or ``Callable[...]``. ``Annotated``
     and ``| None`` are removed.
     """
-    while typing.get_origin(kind) is Annotated:
-        kind = typing.get_args(kind)[0]
+    kind = bare_type(kind)
     if typing.get_origin(kind) in (typing.Union, UnionType):
         (kind,) = (k for k in typing.get_args(kind) if k is not NoneType)
         return value_type(kind)
@@ -224,8 +230,7 @@ def c_type(kind: Any) -> Any:
         return element_c_type(typing.get_args(value)[0]) * counts[0]
     if _INLINE in _marks(kind):
         return value
-    while typing.get_origin(kind) is Annotated:
-        kind = typing.get_args(kind)[0]
+    kind = bare_type(kind)
     if kind in INTEGERS or kind is ctypes.c_float:
         return kind
     return ctypes.c_double if value is float else ctypes.c_int64
@@ -236,9 +241,7 @@ def element_c_type(kind: Any) -> Any:
 
     Structures stand in the array itself; ``Array[Ref[...]]`` has pointers to them.
     """
-    if is_struct(kind):
-        return kind
-    return c_type(kind)
+    return kind if is_struct(kind) else c_type(kind)
 
 
 def is_struct(kind: Any) -> bool:
