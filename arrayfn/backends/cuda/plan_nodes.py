@@ -120,33 +120,24 @@ def one_by_one(nodes: Iterable[Node]) -> Iterator[Node]:
             yield node
 
 
-def calls_host(nodes: Iterable[Node]) -> bool:
-    """Whether ``nodes``, or nodes inside them, contain host calls."""
-    return any(
-        any(map(calls_host, inner_nodes(node)))
-        if isinstance(node, (LoopNode, BranchNode))
-        else isinstance(node, HostCall)
-        for node in nodes
-    )
+def host_calls(nodes: Iterable[Node]) -> Iterator[HostCall]:
+    """Yield the host calls among ``nodes`` and the nodes inside them."""
+    for node in nodes:
+        if isinstance(node, HostCall):
+            yield node
+        elif isinstance(node, (LoopNode, BranchNode)):
+            for inner in inner_nodes(node):
+                yield from host_calls(inner)
 
 
 def has_collectives(nodes: Iterable[Node]) -> bool:
     """Whether some of ``nodes``, or nodes inside them, are collectives."""
-    return any(
-        any(map(has_collectives, inner_nodes(node)))
-        if isinstance(node, (LoopNode, BranchNode))
-        else isinstance(node, HostCall) and node.accesses.is_collective
-        for node in nodes
-    )
+    return any(call.accesses.is_collective for call in host_calls(nodes))
 
 
 def is_capturable(node: Node) -> bool:
     """Whether a stream capture can include ``node``, with all nodes inside it."""
-    if isinstance(node, HostCall):
-        return node.capturable
-    if isinstance(node, NativeRun):
-        return True
-    return all(is_capturable(inner) for nodes in inner_nodes(node) for inner in nodes)
+    return all(call.capturable for call in host_calls([node]))
 
 
 def synchronizes(nodes: Iterable[Node]) -> bool:
@@ -226,7 +217,7 @@ def unrolled_iterations(count: int | None, body: Sequence[Node]) -> int:
     if (
         count is None
         or count * per_iteration <= MAX_UNROLLED_LAUNCHES
-        or calls_host(body)
+        or any(host_calls(body))
     ):
         return 0
     # The largest even number of iterations with so many launches, but at least 2.

@@ -42,10 +42,10 @@ from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
     LoopNode,
     Node,
-    calls_host,
     count_launches,
     has_collectives,
     has_partly_unrolled_loops,
+    host_calls,
     is_capturable,
     one_by_one,
     synchronizes,
@@ -139,7 +139,7 @@ def _strategy(
     """
     count = count_launches(nodes)
     at_once = synchronizes(nodes) or has_partly_unrolled_loops(nodes)
-    few = count < _MIN_GRAPH and not calls_host(nodes)
+    few = count < _MIN_GRAPH and not any(host_calls(nodes))
     duration = _duration_of_long_kernels(encoded, nodes)
     if (
         count > _MAX_GRAPH

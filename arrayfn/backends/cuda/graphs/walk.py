@@ -9,6 +9,7 @@ nodes, which read the value on the GPU.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -169,15 +170,12 @@ class Walk:
         """
         loop = node.loop
         assert loop.predicate is not None
-        pairs = [(self.address(c.first), self.address(c.second)) for c in loop.carries]
+        flag = self.address(loop.predicate)
         values = [self.address(c.initial) for c in loop.carries]
-        iteration = 0
-        while _read(self.address(loop.predicate), ctypes.c_uint8):
-            following = [pair[iteration % 2] for pair in pairs]
-            self.set_carries(loop, values, following)
-            self.run(node.body, stream)
-            values = following
-            iteration += 1
+        iterations = itertools.takewhile(
+            lambda _: _read(flag, ctypes.c_uint8), itertools.count()
+        )
+        values = self.iterate(node, iterations, values, (), stream)
         self.finish(loop, values, stream)
 
     def branch(self, node: BranchNode, stream: int) -> None:
