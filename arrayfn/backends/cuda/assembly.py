@@ -1,4 +1,4 @@
-"""The base of emitters of the CUDA vocabulary: intrinsics, inline PTX, addresses.
+"""The base of emitters of the CUDA vocabulary: intrinsics, PTX, addresses, words.
 
 An emitter makes the LLVM IR of one call of a device function, for NVVM. ``emits``
 registers an emitter for some kinds of device functions; importing
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 
+from arrayfn.backends.llvm_arithmetic import is_float, scalar_type
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
@@ -152,3 +153,51 @@ def bytes_of(dtype: str) -> int:
     if dtype in COMPLEXES:
         return 2 * width(REAL_PART[dtype]) // 8
     return width(dtype) // 8
+
+
+def value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> Any:
+    """Emit the value of ``dtype``, real or complex, that 32-bit words make up.
+
+    ``read(k)`` returns word k, in which 32 bits of the value are.
+    """
+    if dtype not in COMPLEXES:
+        return _real_of_words(b, dtype, read, 0)
+    part = REAL_PART[dtype]
+    parts = [_real_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
+    kind = ir.LiteralStructType([p.type for p in parts])
+    with_real = b.insert_value(ir.Constant(kind, ir.Undefined), parts[0], 0)
+    return b.insert_value(with_real, parts[1], 1)
+
+
+def value_words(b: ir.IRBuilder, value: Any) -> list[Any]:
+    """Emit the split of ``value``, real or complex, into LLVM values of 32 bits.
+
+    The low word comes first. Narrower integers are zero-extended.
+    """
+    kind = value.type
+    if isinstance(kind, ir.LiteralStructType):
+        parts = (b.extract_value(value, k) for k in range(2))
+        return [word for part in parts for word in value_words(b, part)]
+    if isinstance(kind, ir.FloatType):
+        return [b.bitcast(value, I32)]
+    if isinstance(kind, ir.DoubleType):
+        return value_words(b, b.bitcast(value, I64))
+    if kind.width == 64:
+        return [b.trunc(value, I32), b.trunc(b.lshr(value, I64(32)), I32)]
+    return [b.zext(value, I32) if kind.width < 32 else value]
+
+
+def _real_of_words(
+    b: ir.IRBuilder, dtype: str, read: Callable[[int], Any], first: int
+) -> Any:
+    """Emit the real number of ``dtype`` that 32-bit words make up, the low one first.
+
+    ``read(k)`` returns word k; the number begins with word ``first``.
+    """
+    bits = read(first)
+    if width(dtype) == 64:
+        high = b.shl(b.zext(read(first + 1), I64), I64(32))
+        bits = b.or_(high, b.zext(bits, I64))
+    if is_float(dtype):
+        return b.bitcast(bits, scalar_type(dtype))
+    return b.trunc(bits, scalar_type(dtype)) if width(dtype) < 32 else bits

@@ -31,7 +31,7 @@ from arrayfn.backends.cuda.assembly import (
     shared_address,
 )
 from arrayfn.backends.cuda.matrix_functions import rounded_pairs
-from arrayfn.backends.llvm_arithmetic import is_float
+from arrayfn.backends.llvm_arithmetic import is_float, scalar_type
 from arrayfn.lowering.cuda.vocabulary import (
     MIN_DIVIDEND,
     MIN_DIVISOR,
@@ -193,21 +193,11 @@ def _words(dtype: str, lanes: int) -> _Words:
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
     bits = width(dtype)
-    if is_float(dtype):
-        word = ir.FloatType() if dtype == "f32" else ir.DoubleType()
-        return _Words(word, lanes, max_per_access=128 // bits)
     if bits >= 32:
-        return _Words(ir.IntType(bits), lanes, max_per_access=128 // bits)
+        return _Words(scalar_type(dtype), lanes, max_per_access=128 // bits)
     total = lanes * bits
     word = ir.IntType(min(32, total))
     return _Words(word, total // word.width, max_per_access=4)
-
-
-def _size(word: Any) -> int:
-    """Return the bytes of a value of the LLVM type ``word``."""
-    if isinstance(word, ir.DoubleType):
-        return 8
-    return 4 if isinstance(word, ir.FloatType) else word.width // 8
 
 
 @emits("load", "store")
@@ -227,7 +217,7 @@ def _vector(c: Call) -> None:
     source, target = (memory, registers) if is_load else (registers, memory)
     words = min(count, max_per_access)  # of one access
     vector = ir.VectorType(word, words) if words > 1 else word
-    size = _size(word)
+    size = c.function.lanes * bytes_of(c.dtype) // count  # of a word
     for start in range(0, count, words):
         if is_load:
             pointer = b.bitcast(b.gep(source, [I32(start)]), vector.as_pointer())

@@ -8,13 +8,11 @@ flag are one access, so no fence is needed. Flags of earlier launches do not cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
 
 from arrayfn.backends.cuda.assembly import (
-    F32,
     I32,
     I64,
     SHARED,
@@ -24,9 +22,9 @@ from arrayfn.backends.cuda.assembly import (
     emits,
     emits_ptx,
     global_address,
+    value_of_words,
+    value_words,
 )
-from arrayfn.backends.llvm_arithmetic import is_float
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 # Thread 0 takes the next id. The last block to get an id adds 2**32 - blocks: this
 # resets the count of ids in the low half, and counts the launch in the high half.
@@ -199,7 +197,7 @@ def _publish(c: Call) -> None:
     b, (flag_buffer, at, value) = c.b, c.args
     launch = b.shl(b.zext(_launch_number(b), I64), I64(32))
     address = _flag_address(c, flag_buffer, at)
-    for k, part in enumerate(_value_words(b, value)):
+    for k, part in enumerate(value_words(b, value)):
         word = b.or_(launch, b.zext(part, I64))
         arguments = [b.add(address, I64(8 * k)), word]
         assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", arguments)
@@ -220,7 +218,7 @@ def _wait_for(c: Call) -> Any:
         arguments = [b.add(address, I64(8 * k)), launch]
         return assembly(b, _WAIT_FOR, "=r,l,r", arguments, I32)
 
-    return _value_of_words(b, c.dtype, read)
+    return value_of_words(b, c.dtype, read)
 
 
 @emits("wait_for_many")
@@ -238,7 +236,7 @@ def _wait_for_many(c: Call) -> None:
         address = _flag_address(c, flag_buffer, at)
         register = b.gep(tile, [I64(n)])
         loaded: list[tuple[Any, Any]] = []
-        for k, part in enumerate(_value_words(b, b.load(register))):
+        for k, part in enumerate(value_words(b, b.load(register))):
             word_address = b.add(address, I64(8 * k))
             arguments = [part, launch, word_address, at, end]
             word = assembly(b, _LOAD_IF_THERE, "=&l,r,r,l,l,l", arguments, I64)
@@ -251,52 +249,4 @@ def _wait_for_many(c: Call) -> None:
             """Emit a wait for word ``k``; its load is repeated only if it is early."""
             return assembly(b, _WAIT_AFTER_LOAD, "=r,l,l,r", [*loaded[k], launch], I32)
 
-        b.store(_value_of_words(b, c.dtype, read), register)
-
-
-def _value_of_words(b: ir.IRBuilder, dtype: str, read: Callable[[int], Any]) -> Any:
-    """Emit the value of ``dtype``, real or complex, that 32-bit words make up.
-
-    ``read(k)`` returns word k, in which 32 bits of the value are.
-    """
-    if dtype not in COMPLEXES:
-        return _real_of_words(b, dtype, read, 0)
-    part = REAL_PART[dtype]
-    parts = [_real_of_words(b, part, read, k * width(part) // 32) for k in range(2)]
-    kind = ir.LiteralStructType([p.type for p in parts])
-    with_real = b.insert_value(ir.Constant(kind, ir.Undefined), parts[0], 0)
-    return b.insert_value(with_real, parts[1], 1)
-
-
-def _value_words(b: ir.IRBuilder, value: Any) -> list[Any]:
-    """Emit the split of ``value``, real or complex, into LLVM values of 32 bits.
-
-    The low word comes first. Narrower integers are zero-extended.
-    """
-    kind = value.type
-    if isinstance(kind, ir.LiteralStructType):
-        parts = (b.extract_value(value, k) for k in range(2))
-        return [word for part in parts for word in _value_words(b, part)]
-    if isinstance(kind, ir.FloatType):
-        return [b.bitcast(value, I32)]
-    if isinstance(kind, ir.DoubleType):
-        return _value_words(b, b.bitcast(value, I64))
-    if kind.width == 64:
-        return [b.trunc(value, I32), b.trunc(b.lshr(value, I64(32)), I32)]
-    return [b.zext(value, I32) if kind.width < 32 else value]
-
-
-def _real_of_words(
-    b: ir.IRBuilder, dtype: str, read: Callable[[int], Any], first: int
-) -> Any:
-    """Emit the real number of ``dtype`` that 32-bit words make up, the low one first.
-
-    ``read(k)`` returns word k; the number begins with word ``first``.
-    """
-    bits = read(first)
-    if width(dtype) == 64:
-        high = b.shl(b.zext(read(first + 1), I64), I64(32))
-        bits = b.or_(high, b.zext(bits, I64))
-    if is_float(dtype):
-        return b.bitcast(bits, F32 if dtype == "f32" else ir.DoubleType())
-    return b.trunc(bits, ir.IntType(width(dtype))) if width(dtype) < 32 else bits
+        b.store(value_of_words(b, c.dtype, read), register)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llvmlite import ir
-
 from arrayfn.backends.cuda.assembly import (
     I32,
-    I64,
     VOID,
     Call,
     assembly,
     emits,
     intrinsic,
+    value_of_words,
+    value_words,
 )
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES
 
 _ALL_LANES: Final = 0xFFFFFFFF
 _SHUFFLES: Final = {
@@ -34,45 +32,18 @@ allows all lanes from 0.
 def _shuffle(c: Call) -> Any:
     """Emit a shuffle: each lane reads the value of another lane of the warp.
 
-    The real and the imaginary part of a complex value are shuffled one by one.
+    The instruction takes 32 bits, so the words of the value are shuffled one by one.
+    Its second operand is a mask, a distance or a lane's number, as the mode says.
     """
     b, (value, lanes) = c.b, c.args
     lanes = b.trunc(lanes, I32)
-    mode, clamp = _SHUFFLES[c.function.kind]  # operands of PTX's shfl
-    if c.dtype in COMPLEXES:
-        result = value
-        for k in range(2):
-            part = _exchange(b, b.extract_value(value, k), lanes, mode, clamp)
-            result = b.insert_value(result, part, k)
-        return result
-    return _exchange(b, value, lanes, mode, clamp)
-
-
-def _exchange(b: ir.IRBuilder, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
-    """Emit a shuffle of ``value``, a real number.
-
-    The instruction takes 32 bits: narrower values are widened, and 64 bits are two
-    shuffles. ``mode`` and ``clamp`` are operands of PTX's shfl; ``lanes`` is the
-    operand of the mode: a lane's number (idx), a distance (up) or a mask (bfly).
-    """
-    kind = value.type
-
-    def exchanged(word: Any) -> Any:
-        """Emit the same shuffle of ``word``, which has another type."""
-        return _exchange(b, word, lanes, mode, clamp)
-
-    if isinstance(kind, ir.FloatType):
-        return b.bitcast(exchanged(b.bitcast(value, I32)), kind)
-    if isinstance(kind, ir.DoubleType):
-        return b.bitcast(exchanged(b.bitcast(value, I64)), kind)
-    if kind.width < 32:
-        return b.trunc(exchanged(b.zext(value, I32)), kind)
-    if kind.width == 64:
-        low = exchanged(b.trunc(value, I32))
-        high = exchanged(b.trunc(b.lshr(value, I64(32)), I32))
-        return b.or_(b.zext(low, I64), b.shl(b.zext(high, I64), I64(32)))
-    arguments = [I32(_ALL_LANES), value, lanes, I32(clamp)]
-    return intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", I32, arguments)
+    mode, clamp = _SHUFFLES[c.function.kind]
+    name = f"llvm.nvvm.shfl.sync.{mode}.i32"
+    words = [
+        intrinsic(b, name, I32, [I32(_ALL_LANES), word, lanes, I32(clamp)])
+        for word in value_words(b, value)
+    ]
+    return value_of_words(b, c.dtype, words.__getitem__)
 
 
 @emits("warp_barrier")
