@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from llvmlite import ir
@@ -78,20 +79,15 @@ def emits_f32(**instructions: str) -> None:
     emits "div.full.f32 $0, $1, $2;".
     """
 
-    def emitter(instruction: str) -> Emitter:
-        """Make an emitter of ``instruction`` with the call's arguments as operands."""
-
-        def emit(c: Call) -> Any:
-            """Emit the instruction: $0 is the result, $1, $2, ... are arguments."""
-            operands = "".join(f", ${k}" for k in range(1, len(c.args) + 1))
-            constraints = "=f" + ",f" * len(c.args)
-            text = f"{instruction} $0{operands};"
-            return pure_assembly(c.b, text, constraints, c.args, F32)
-
-        return emit
+    def emit(instruction: str, c: Call) -> Any:
+        """Emit ``instruction``: $0 is the result, $1, $2, ... are the arguments."""
+        operands = "".join(f", ${k}" for k in range(1, len(c.args) + 1))
+        constraints = "=f" + ",f" * len(c.args)
+        text = f"{instruction} $0{operands};"
+        return pure_assembly(c.b, text, constraints, c.args, F32)
 
     for kind, instruction in instructions.items():
-        emits(kind)(emitter(instruction))
+        emits(kind)(partial(emit, instruction))
 
 
 def intrinsic(

@@ -102,9 +102,7 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
 
 def kernel_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
     """Compile ``kernel`` to PTX, whose entry is called ``ENTRY``. Needs no GPU."""
-    with no_garbage_collection():
-        modules = kernel_ir(kernel, arch)
-    return _ptx(with_neutral_name(kernel), modules, arch)
+    return _ptx(with_neutral_name(kernel), kernel_ir(kernel, arch), arch)
 
 
 def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
@@ -113,9 +111,7 @@ def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
     The IR is made at once, by Numba; the function needs the GIL only briefly, so that
     several can run in threads.
     """
-    with no_garbage_collection():
-        modules = kernel_ir(kernel, arch)
-    return partial(_cubin, with_neutral_name(kernel), modules, arch)
+    return partial(_cubin, with_neutral_name(kernel), kernel_ir(kernel, arch), arch)
 
 
 def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
@@ -164,6 +160,7 @@ def with_neutral_name(kernel: Kernel) -> Kernel:
     return replace(kernel, name=ENTRY, source=text, key=text)
 
 
+@no_garbage_collection()
 def kernel_ir(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     """Make the LLVM IR of ``kernel``, with the entry ``ENTRY``: a list of LLVM modules.
 

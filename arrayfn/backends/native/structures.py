@@ -49,12 +49,8 @@ if TYPE_CHECKING:
     f32: TypeAlias = float
 else:
     i8, i16, i32 = ctypes.c_int8, ctypes.c_int16, ctypes.c_int32
-    u8, u16, u32, u64 = (
-        ctypes.c_uint8,
-        ctypes.c_uint16,
-        ctypes.c_uint32,
-        ctypes.c_uint64,
-    )
+    u8, u16 = ctypes.c_uint8, ctypes.c_uint16
+    u32, u64 = ctypes.c_uint32, ctypes.c_uint64
     f32 = ctypes.c_float
 
 Inline: TypeAlias = Annotated[T, _INLINE]

@@ -70,7 +70,7 @@ def executed_function(source: str, name: str) -> Function:
 
 @contextmanager
 def no_garbage_collection() -> Generator[None, None, None]:
-    """Suspend garbage collection inside of a ``with`` block.
+    """Suspend garbage collection inside of a ``with`` block or a decorated function.
 
     Numba makes thousands of objects for a kernel, all of them in use until the end:
     collections would only take time.
