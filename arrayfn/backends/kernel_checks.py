@@ -155,9 +155,7 @@ def _differs(result: Array, want: Array, tolerance: bool | float) -> Array:
     x, y = result.astype(wide), want.astype(wide)
     size = np.abs(y)
     scale = size[np.isfinite(size)].max(initial=0.0)
-    with np.errstate(invalid="ignore"):
-        near = np.abs(x - y) <= tolerance * (size + scale)
-    return ~(near & np.isfinite(y) | (x == y) | (np.isnan(x) & np.isnan(y)))
+    return ~np.isclose(x, y, tolerance, tolerance * scale, equal_nan=True)
 
 
 def _equal_or_both_nan(x: Array, y: Array) -> Array:

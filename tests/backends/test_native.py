@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn.backends.native import code, compiler, target
+from arrayfn.backends.native import code, compiler, expressions, target
 from arrayfn.backends.native.code import native_address, native_addresses
 from arrayfn.backends.native.engine import ENGINE
 
@@ -102,7 +102,7 @@ def test_what_native_routines_cannot_say_is_an_error_with_its_line(
 ):
     source = f"from arrayfn.backends.native import native\n@native\ndef f(n):\n{body}\n"
     module = native_module(tmp_path / "routines.py", source)
-    with pytest.raises(compiler.NativeSyntaxError, match=message) as caught:
+    with pytest.raises(expressions.NativeSyntaxError, match=message) as caught:
         compiler.compile_module(vars(module), target.host().triple)
     assert (caught.value.lineno, caught.value.filename) == (4, module.__file__)
 
@@ -301,7 +301,7 @@ def f(p: Point) -> int:
 {body}
 """
     module = native_module(tmp_path / "types.py", source, "native_types")
-    with pytest.raises(compiler.NativeSyntaxError, match=message):
+    with pytest.raises(expressions.NativeSyntaxError, match=message):
         compiler.compile_module(vars(module), target.host().triple)
 
 

@@ -17,10 +17,7 @@ from typing import Any
 from arrayfn.backends.native import operations, routines_in
 from arrayfn.backends.native.calls import Calls
 from arrayfn.backends.native.emitter import Value, llvm_type
-from arrayfn.backends.native.expressions import NativeSyntaxError
 from arrayfn.backends.native.structures import value_type
-
-__all__ = ["NativeSyntaxError", "compile_module"]
 
 
 def compile_module(module: Mapping[str, Any], triple: str) -> str:

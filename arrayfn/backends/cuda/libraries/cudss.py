@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn import dtypes
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put
 from arrayfn.backends.cuda.driver import device, per_device
+from arrayfn.backends.cuda.libraries.dense import TYPES
 from arrayfn.backends.cuda.libraries.shared import Library
 from arrayfn.caches import forgets
 from arrayfn.errors import BackendError, warn_of_singular_matrix
@@ -39,13 +39,7 @@ _SOLUTION: Final = 0b11_1111 << 4
 _SOLVE_MODE, _REFINEMENTS, _DETERMINISTIC = 4, 5, 24  # cudssConfigParam_t
 _INFO, _PERTURBED_PIVOTS = 0, 2  # cudssDataParam_t
 _COLUMN_MAJOR: Final = 0  # cudssLayout_t
-_INT32: Final = 10  # cudaDataType_t, as the numbers of _TYPES
-_TYPES: Final = {
-    dtypes.float32: 0,
-    dtypes.float64: 1,
-    dtypes.complex64: 4,
-    dtypes.complex128: 5,
-}
+_INT32: Final = 10  # cudaDataType_t, as the numbers of TYPES
 _MAJOR: Final = 1  # the version whose numbers these are
 
 _CACHED_FACTORS: Final = 4
@@ -186,7 +180,7 @@ class _Factors:
         data, indices, indptr = self.arrays
         self._library, self._gpu = _library(), device()
         self._size = len(indptr) - 1
-        self._type = _TYPES[data.dtype]
+        self._type = TYPES[data.dtype]
         # cudssConfig_t (options), and cudssData_t (analysis and factors).
         self._config, self._data = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cudssConfigCreate", ctypes.byref(self._config))
