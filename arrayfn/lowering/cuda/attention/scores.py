@@ -187,6 +187,7 @@ class _Statements:
         places: the inputs that are in registers: the score and the places.
         windows: where the elements of captured arrays, and of gathers' results, lie.
         captured: the captured arrays.
+        gathers: the gather that makes each Var that one makes.
         values: the value of each scalar that statements compute.
     """
 
@@ -213,6 +214,7 @@ class _Statements:
             for var, steps in zip(program.inputs[count:], strides, strict=True)
         }
         self.captured = tuple(self.windows)
+        self.gathers: dict[Var, Equation] = {}
         self.values: dict[Var, Value] = {}
 
     def collect(self) -> bool:
@@ -223,12 +225,11 @@ class _Statements:
         added where a scalar reads their result.
         """
         scalars: list[Equation] = []
-        gathers: list[Equation] = []
         for equation in self.program.equations:
             if equation.primitive.name == "gather":
                 if not self.is_read(equation):
                     return False
-                gathers.append(equation)
+                self.gathers[equation.outputs[0]] = equation
             elif _is_scalar(equation):
                 scalars.append(equation)
             elif not (
@@ -237,7 +238,6 @@ class _Statements:
                 or _is_vector_of_literal(equation)
             ):
                 return False
-        self.gathers = {eq.outputs[0]: eq for eq in gathers}
         if not all(self.is_known(a) for eq in scalars for a in eq.inputs) or not all(
             self.is_known(a) for a in self.program.outputs
         ):
@@ -295,10 +295,7 @@ class _Statements:
         if isinstance(x, Literal) or not isinstance(indices, Var):
             return False
         base = self.reads[x].base
-        from_array = base in self.windows or (
-            (maker := self.definitions.get(base)) is not None
-            and maker.primitive.name == "gather"
-        )
+        from_array = base in self.windows or base in self.gathers
         is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
         return from_array and is_one and self.positions(indices) is not None
 
