@@ -49,7 +49,6 @@ from arrayfn.primitives.convolution_forms import (
 )
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
-_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _MAX_AXES: Final = 3
 """The most spatial axes of a library's convolution."""
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
@@ -144,7 +143,7 @@ class _Arrangement:
         axes, gives = len(params["strides"]), params["gives"]
         result = equation.outputs[0].type
         if (
-            types[0].dtype not in _DTYPES
+            types[0].dtype not in dtypes.FLOATS
             or not 1 <= axes <= _MAX_AXES
             or 0 in (types[0].size, types[1].size, result.size)
         ):

@@ -47,7 +47,6 @@ from arrayfn.primitives.window_reductions import (
 )
 from arrayfn.primitives.windowed import SlidingWindows
 
-_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
@@ -79,7 +78,7 @@ class _Geometry:
         ``shape`` and ``dtype`` are the array's.
         """
         # Two axes, as many as ``_NO_PADDING`` has pairs for.
-        if dtype not in _DTYPES or len(windows.axes) != len(_NO_PADDING):
+        if dtype not in dtypes.FLOATS or len(windows.axes) != len(_NO_PADDING):
             return None
         first, second = windows.axes
         channels = math.prod(shape[second + 1 :])
@@ -304,14 +303,13 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
     else:
         # The pair: an extremum, its position, or both. ``_POSITIONS`` gives for each
         # argmin or argmax primitive the one that computes the extremum itself.
-        position = next((row for row in _POSITIONS if row in results), None)
-        minimum = reduce_window_min in results or position is window_argmin
-        value = next((row for row in _POSITIONS.values() if row in results), None)
-        outputs = {"best": value, "position": position}
+        minimum = reduce_window_min in results or window_argmin in results
+        rows_by_name = {"best": _POSITIONS.values(), "position": _POSITIONS}
         writes = {
             name: Pointer(results[row])
-            for name, row in outputs.items()
-            if row is not None
+            for name, rows in rows_by_name.items()
+            for row in rows
+            if row in results
         }
         body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
     text = Handwritten(
