@@ -3,7 +3,7 @@
 Operands are q, k, v, then the optional ones (bias, mask, lengths) in the order of their
 names, and for the gradient the result, its logarithms and its cotangent; see
 ``arrayfn.nn.fused_attention``. Letters are those of that module: B batches, T queries
-and S keys of N and K heads with H elements.
+and S keys of N and K heads with H elements. ``reads`` says where operands lie.
 """
 
 from __future__ import annotations
@@ -117,10 +117,7 @@ def reads_layout(type: ArrayType, offset: int) -> bool:
 
 
 def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """Yield the call that computes an ``attention``.
-
-    ``reads`` says where operands lie.
-    """
+    """Yield the call that computes an ``attention``."""
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
@@ -148,8 +145,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 
     The first computes statistics of the queries, the second dq, and the third dk and
     dv. For heads of more than 128 elements, dk and dv have a kernel each: the
-    accumulators of both would not fit into registers. ``reads`` says where operands
-    lie.
+    accumulators of both would not fit into registers.
     """
     call = _Call.of(equation, reads)
     form = call.form
@@ -196,7 +192,6 @@ def attention_bias_gradient(
     """Yield the calls that compute an ``attention_bias_gradient``.
 
     The first computes statistics of the queries, the second the bias's cotangent.
-    ``reads`` says where operands lie.
     """
     call = _Call.of(equation, reads)
     form = call.form
@@ -256,7 +251,7 @@ class _Call:
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
-        """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
+        """Return the _Call of ``equation``."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
         # Names, arrays and strides of the optional operands. They follow q, k and v;
