@@ -86,32 +86,19 @@ class ScoreLines:
     slope: str
     integers: tuple[tuple[str, int], ...]
 
-    def of_head(self) -> list[str]:
-        """Return the lines that depend only on batch and head."""
-        return [line.text for line in self.lines if line.needs <= _OF_HEAD]
+    def in_loops(self, place: str) -> tuple[list[str], list[str], list[str]]:
+        """Return the lines by the loops over a tile of logits that they belong into.
 
-    def of_row(self, place: str) -> list[str]:
-        """Return the lines that depend on the row of a tile, and on batch and head.
-
-        ``place`` is what rows are: ``"query"`` or ``"key"``.
+        The first depend only on batch and head, the second also on the row of the tile,
+        and the third differ for each logit of a row. ``place`` is what rows are:
+        ``"query"`` or ``"key"``.
         """
-        return [line.text for line in self.lines if self._is_of_row(line, place)]
-
-    def of_each(self, place: str) -> list[str]:
-        """Return the lines that differ for each logit of a row.
-
-        ``place`` is what rows of the tile are: ``"query"`` or ``"key"``.
-        """
-        return [
-            line.text
-            for line in self.lines
-            if not (line.needs <= _OF_HEAD or self._is_of_row(line, place))
-        ]
-
-    @staticmethod
-    def _is_of_row(line: Line, place: str) -> bool:
-        """Whether ``line`` depends on ``place``, and else at most on batch and head."""
-        return place in line.needs and line.needs <= _OF_HEAD | {place}
+        of_head, of_row, of_each = list[str](), list[str](), list[str]()
+        for line in self.lines:
+            needs = line.needs - _OF_HEAD
+            lines = of_each if needs - {place} else of_row if needs else of_head
+            lines.append(line.text)
+        return of_head, of_row, of_each
 
 
 @lru_cache(maxsize=256)

@@ -386,9 +386,10 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         if score:
             *outer, query, key = PLACES
             along = key if self.is_transposed else query
+            of_tile, of_each_row, _ = score.in_loops(along)
             of_head += [f"s_{x} = convert_i64_i32({x})" for x in outer]
-            of_head += score.of_head()
-            of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
+            of_head += of_tile
+            of_row += [f"s_{along} = convert_i64_i32(row)", *of_each_row]
         return fill_template(
             _SCALE_AND_MASK,
             of_head=of_head,
@@ -430,10 +431,11 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         query, key = PLACES[2:]
         along, across = (key, query) if self.is_transposed else (query, key)
         added = f" + {bias}" if bias else ""
+        *_, of_each = score.in_loops(along)
         lines = [
             f"s_{across} = convert_i64_i32(place)",
             f"{SCORE} = logits[at + side] * f32({self.form.scale!r}){added}",
-            *score.of_each(along),
+            *of_each,
             f"logits[at + side] = {score.value} * f32({LOG2_E!r})",
         ]
         if self.mean:

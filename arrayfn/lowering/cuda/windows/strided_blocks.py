@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arrayfn.dtypes import DType
 from arrayfn.ir import Atom
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
@@ -141,15 +140,6 @@ def convolve_blocks(
     return _unblocked(result, borders[gives], strides, p["inner"])
 
 
-def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """Return the number of channels of blocks, padded to be aligned.
-
-    A block has ``strides`` pixels, of ``inner`` channels of ``dtype``.
-    """
-    step = max(1, _ALIGNED // dtype.itemsize)
-    return -(-inner * math.prod(strides) // step) * step
-
-
 def _order(count: int) -> tuple[int, ...]:
     """Return the permutation that brings the axes of blocks before those within.
 
@@ -179,7 +169,8 @@ def _blocked(
     x = views.transpose(x, permutation=_order(len(strides)))
     blocks = [n // stride for n, stride in zip(space, strides, strict=True)]
     x = views.reshape(x, shape=(first, *blocks, inner * math.prod(strides)))
-    missing = _channels(inner, strides, x.type.dtype) - x.type.shape[-1]
+    # How many channels are missing to a multiple of ``_ALIGNED`` bytes.
+    missing = -x.type.shape[-1] % max(1, _ALIGNED // x.type.dtype.itemsize)
     return padded(x, (*(none,) * (1 + len(strides)), (0, missing))) if missing else x
 
 
