@@ -15,7 +15,6 @@ from typing import Any, Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
@@ -176,24 +175,13 @@ def with_padded_windows(program: Program) -> Program:
         return program
     definitions = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            folded = _with_pad_before(
-                equation, definitions, constants
-            ) or _with_cut_after(equation, definitions)
-            if folded is None:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in folded.inputs]
-            primitive = primitive_of(folded)
-            (environment[equation.outputs[0]],) = builder.emit(
-                primitive, operands, folded.params
-            )
-    return builder.build([rename(a, environment) for a in program.outputs])
+    equations: list[Equation] = []
+    for equation in program.equations:
+        folded = _with_pad_before(equation, definitions, constants)
+        folded = folded or _with_cut_after(equation, definitions) or equation
+        outputs, source = equation.outputs, equation.source
+        equations.append(replace(folded, outputs=outputs, source=source))
+    return replace(program, equations=tuple(equations))
 
 
 def _with_pad_before(
