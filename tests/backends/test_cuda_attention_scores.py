@@ -12,7 +12,8 @@ from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import kernel_ptx
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
+from arrayfn.ir.layout import RowMajor
+from arrayfn.lowering.cuda.attention.scores import score_lines
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
 from arrayfn.nn.score_programs import traced_scores, with_slope
@@ -339,7 +340,7 @@ def test_a_cpu_has_no_such_kernel():
 
 def lines_of(score_mod, extents=(2, 2, 80, 80), slope=False):
     traced = traced_scores(score_mod, None)
-    strides = [row_major_strides(ArrayType(x.shape, x.dtype)) for x in traced.captured]
+    strides = [RowMajor().strides(x.shape) for x in traced.captured]
     text = with_slope(traced.text) if slope else traced.text
     captured = tuple(ArrayType(x.shape, x.dtype) for x in traced.captured)
     return score_lines(text, extents, captured, tuple(strides))

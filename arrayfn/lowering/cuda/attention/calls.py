@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Equation
+from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.cuda.attention import bias as biases
 from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
-from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
+from arrayfn.lowering.cuda.attention.scores import score_lines
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
@@ -55,7 +56,7 @@ def takes_score(
     keys, ``terms`` are the optional operands by name.
     """
     captured = captured_types(terms)
-    strides = tuple(map(row_major_strides, captured))
+    strides = tuple(RowMajor().strides(t.shape) for t in captured)
     extents = extents_of(q_shape, k_shape)
     return not score or score_lines(score, extents, captured, strides) is not None
 

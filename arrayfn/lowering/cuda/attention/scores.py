@@ -499,8 +499,3 @@ class _Printer(KernelPrinter):
 def captured_name(number: int) -> str:
     """Return the name of captured array ``number``: ``captured_007``."""
     return f"captured_{number:03}"
-
-
-def row_major_strides(type: ArrayType) -> tuple[int, ...]:
-    """Return the strides of a row-major array of this type."""
-    return ArrayType(type.shape, type.dtype).layout.strides(type.shape)
