@@ -186,15 +186,13 @@ class _Statements:
         self.program = program
         self.reads = resolve_reads(program)
         self.definitions = program.definitions()
-        self.vars = {f"s_{name}": var for var, name in name_vars(program).items()}
-        self.names = {var: name for name, var in self.vars.items()}
+        self.names = {var: f"s_{name}" for var, name in name_vars(program).items()}
         # The first inputs, the score and the places, have the names that the kernels of
         # attention give them. Captured arrays follow.
-        count = 1 + len(PLACES)
-        for var, name in zip(program.inputs, (SCORE, *PLACES), strict=False):
-            del self.vars[self.names[var]]
-            self.names[var] = name if name == SCORE else f"s_{name}"
-            self.vars[self.names[var]] = var
+        given = (SCORE, *(f"s_{name}" for name in PLACES))
+        self.names.update(zip(program.inputs, given, strict=False))
+        self.vars = {name: var for var, name in self.names.items()}
+        count = len(given)
         self.places = program.inputs[:count]
         self.windows = {
             var: _Window(StridedArray(var, var.type.dtype, steps))

@@ -49,6 +49,7 @@ from arrayfn.primitives.windowed import SlidingWindows
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
+_POOLING: Final = (*_FORWARD, window_put)
 _MAX_TAPS: Final = 32  # elements of a window
 _MAX_WIDTH: Final = 9  # columns of a window
 _MIN_RESULTS: Final = 1 << 10
@@ -143,7 +144,7 @@ def _geometry(equation: Equation) -> _Geometry | None:
     Reductions of windows that neither overlap nor reach outside have no kernel here.
     """
     primitive, params = equation.primitive, dict(equation.params)
-    if primitive not in (*_FORWARD, window_put):
+    if primitive not in _POOLING:
         return None
     params.pop("extents", None)
     is_put = primitive is window_put
@@ -168,10 +169,7 @@ def with_padded_windows(program: Program) -> Program:
     A pad is folded into the reduction of windows that reads it, and a slice into the
     ``window_put`` whose result it cuts.
     """
-    pooling_primitives = (*_FORWARD, window_put)
-    if all(
-        equation.primitive not in pooling_primitives for equation in program.equations
-    ):
+    if all(equation.primitive not in _POOLING for equation in program.equations):
         return program
     definitions = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
