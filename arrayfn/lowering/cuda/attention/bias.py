@@ -141,18 +141,14 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     mean = "row_delta[lane_row]"
     text = Text(form, tiles, mean=mean)
     columns, line = tiles.columns, form.line
-    # The arrays of which a block has a tile, and what the tile's rows are.
-    arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
+    # Of each array with a tile: the end of all rows, the number and first of a tile.
+    of_queries = "queries", tiles.rows, "first_row"
+    of_keys = "key_end", columns, "start"
+    arrays = {"q": of_queries, "cotangent": of_queries, "k": of_keys, "v": of_keys}
     copies = "".join(
-        text.copy_rows(x, f"{x}_base", "queries", tiles.rows, "first_row")
-        if rows == "queries"
-        else text.copy_rows(x, f"{x}_base", "key_end", columns)
-        for x, rows in arrays
+        text.copy_rows(x, f"{x}_base", *rows) for x, rows in arrays.items()
     )
-    sizes = [
-        (f"{x}_tile", tiles.rows if rows == "queries" else columns)
-        for x, rows in arrays
-    ]
+    sizes = [(f"{x}_tile", count) for x, (_, count, _) in arrays.items()]
     # ``part`` is the sum of a column over the block's rows.
     value = "part" if one_row else "sums[at]"
     store_results = text.fill(

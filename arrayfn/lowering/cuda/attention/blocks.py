@@ -19,13 +19,7 @@ NONE: Final = 2**30
 def block_row(text: Text) -> str:
     """Define which blocks of a block mask the tile's rows lie in.
 
-    For rows that are queries:
-
-        first_block = quotient(first_row, query_block)
-        last_block = min_i64(first_row + 127, queries - 1)
-        last_block = quotient(last_block, query_block)
-
-    Empty if there is no block mask.
+    They are ``first_block`` to ``last_block``. Empty if there is no block mask.
     """
     if not text.form.blocks:
         return ""
@@ -40,25 +34,11 @@ last_block = quotient(last_block, {row}_block)
 def kept_columns(text: Text, begin: str, members: str = "1") -> str:
     """Narrow ``begin`` and ``end`` to the columns of the first to the last kept block.
 
-    For rows that are queries:
-
-        near = i64(1073741824)
-        far = i64(0)
-        for other in range(1):
-            next_base = batch * next_keys_batch + (member + other) * next_keys_head
-            for block in range(first_block, last_block + 1):
-                next_at = next_base + block * (key_blocks + 1)
-                near = min_i64(near, i64(next_keys[next_at]))
-                far = max_i64(far, i64(next_keys[next_at + key_blocks]))
-        start = max_i64(start, quotient(near * key_block, 16) * 16)
-        end = min_i64(end, far * key_block)
-
-    ``next_keys`` has a row for each block of queries: for each block of keys the next
-    kept block from there on, and then the end of the last kept block. The kernel's
-    ``first_block`` and ``last_block`` are the mask's blocks of rows that the tile
-    touches; ``key_block`` is the number of keys of a block. Empty if there is
-    no block mask. ``members`` is how many heads of columns, from ``member`` on, the
-    tile of rows has; ``begin`` is the variable of the first column.
+    Where rows are queries, ``next_keys`` has a row for each block of queries: for each
+    block of keys the next kept block from there on, and then the end of the last kept
+    block. ``key_block`` is the number of keys of a block. Empty if there is no block
+    mask. ``members`` is how many heads of columns, from ``member`` on, the tile of rows
+    has; ``begin`` is the variable of the first column.
     """
     if not text.form.blocks:
         return ""
@@ -81,19 +61,8 @@ end = min_i64(end, far * {column}_block)
 def next_columns(text: Text) -> str:
     """Define ``next_start``: where the next kept block from ``start`` on begins.
 
-    For rows that are queries:
-
-        near = i64(1073741824)
-        next_base = batch * next_keys_batch + member * next_keys_head
-        for block in range(first_block, last_block + 1):
-            next_at = next_base + block * (key_blocks + 1)
-            next_at = next_at + quotient(start, key_block)
-            near = min_i64(near, i64(next_keys[next_at]))
-        next_start = max_i64(start, quotient(near * key_block, 16) * 16)
-
-    ``next_start`` is a multiple of 16, and not before ``start``. ``next_keys`` has for
-    each block of queries and each block of keys the next kept block from there on. The
-    tile's rows lie in the blocks ``first_block`` to ``last_block``.
+    ``next_start`` is a multiple of 16, and not before ``start``. For the arrays that
+    are read see ``kept_columns``.
     """
     _, column = _names(text)
     array = f"next_{text.columns}"

@@ -3,7 +3,7 @@
 Operands are q, k, v, then the optional ones (bias, mask, lengths) in the order of their
 names, and for the gradient the result, its logarithms and its cotangent; see
 ``arrayfn.nn.fused_attention``. Letters are those of that module: B batches, T queries
-and S keys of N and K heads with H elements.
+and S keys of N and K heads with H elements. ``reads`` says where operands lie.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.ir import ArrayType, Equation
+from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.cuda.attention import bias as biases
 from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
-from arrayfn.lowering.cuda.attention.scores import row_major_strides, score_lines
+from arrayfn.lowering.cuda.attention.scores import score_lines
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
-from arrayfn.lowering.libraries.calls import Pointer, pointer_of
+from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
 from arrayfn.lowering.operator_kernels import static_of
 from arrayfn.lowering.templates.nest_builder import array_of
 from arrayfn.passes.reads import Reads
 
 _AXES = ("batch", "head", "row", "column")
 """The axes of a bias or a mask, as the kernels' integers name them."""
+_TOKEN_AXES = ("batch", "token", "head")
+"""The axes of queries, keys and values; the last stride, along a head, is 1."""
 
 
 def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
@@ -53,7 +56,7 @@ def takes_score(
     keys, ``terms`` are the optional operands by name.
     """
     captured = captured_types(terms)
-    strides = tuple(map(row_major_strides, captured))
+    strides = tuple(RowMajor().strides(t.shape) for t in captured)
     extents = extents_of(q_shape, k_shape)
     return not score or score_lines(score, extents, captured, strides) is not None
 
@@ -115,13 +118,9 @@ def reads_layout(type: ArrayType, offset: int) -> bool:
 
 
 def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """Yield the call that computes an ``attention``.
-
-    ``reads`` says where operands lie.
-    """
+    """Yield the call that computes an ``attention``."""
     call = _Call.of(equation, reads)
     form = call.form
-    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
@@ -147,15 +146,13 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 
     The first computes statistics of the queries, the second dq, and the third dk and
     dv. For heads of more than 128 elements, dk and dv have a kernel each: the
-    accumulators of both would not fit into registers. ``reads`` says where operands
-    lie.
+    accumulators of both would not fit into registers.
     """
     call = _Call.of(equation, reads)
     form = call.form
-    # Extents are called as in the module's docstring.
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
-    new_statistics = call.new_statistics()
-    yield call.statistics(new_statistics)
+    statistics, lse_and_delta = call.statistics()
+    yield statistics
     dq, dk, dv = equation.outputs
     parts = [{"dk": dk, "dv": dv}]
     if form.padded > 128:
@@ -170,7 +167,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
         # Only the kernel of dv does without the cotangents of weights.
         with_dp = [*results] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if with_dp else ("q", "k", "cotangent")
-        read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
+        read = {**call.arrays(), "cotangent": call.cotangent, **lse_and_delta}
         if not with_dp:
             del read["v"], read["delta"]
         names = " and ".join(results)
@@ -196,16 +193,14 @@ def attention_bias_gradient(
     """Yield the calls that compute an ``attention_bias_gradient``.
 
     The first computes statistics of the queries, the second the bias's cotangent.
-    ``reads`` says where operands lie.
     """
     call = _Call.of(equation, reads)
     form = call.form
-    # Batches, queries, heads of queries, and keys.
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     (bias_cotangent,) = equation.outputs
     batches, heads, rows, _ = bias_cotangent.type.shape
-    new_statistics = call.new_statistics()
-    yield call.statistics(new_statistics)
+    statistics, lse_and_delta = call.statistics()
+    yield statistics
     tiles = biases.bias_tiles(form, T, S)
     one_row = rows < T
     # How the bias is broadcast: how many batches, heads and tiles of rows share a tile.
@@ -226,7 +221,7 @@ def attention_bias_gradient(
             shared=biases.shared_bytes(form, tiles),
             blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         ),
-        reads={**call.arrays(), "cotangent": call.cotangent, **new_statistics},
+        reads={**call.arrays(), "cotangent": call.cotangent, **lse_and_delta},
         writes={"bias_out": Pointer(bias_cotangent)},
         integers={
             **call.integers(),
@@ -244,20 +239,20 @@ class _Call:
     Args:
         equation: The call.
         pointers: Where the operands lie.
-        strides: The operands' strides, in elements.
+        strides: The operands' strides in their own layouts, in elements.
         form: What the kernels' texts depend on.
         window: How many keys before and after its own position a query attends to.
     """
 
     equation: Equation
     pointers: tuple[Pointer, ...]
-    strides: tuple[tuple[int, ...], ...]  # of the operands, in their own layouts
+    strides: tuple[tuple[int, ...], ...]
     form: Form
     window: tuple[int, int]
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
-        """Return the _Call of ``equation``, whose operands lie where ``reads`` says."""
+        """Return the _Call of ``equation``."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
         # Names, arrays and strides of the optional operands. They follow q, k and v;
@@ -313,27 +308,21 @@ class _Call:
         """The cotangent of the result."""
         return self.pointers[self.names.index("cotangent")]
 
-    def new_statistics(self) -> dict[str, Pointer]:
-        """Make arrays for the results of ``statistics``: ``lse`` and ``delta``.
+    def statistics(self) -> tuple[HandwrittenCall, dict[str, Pointer]]:
+        """Return the call that computes ``lse`` and ``delta``, and these by name.
 
-        Both are float32 [B, N, T].
-        """
-        B, T, N, _ = self.equation.inputs[0].type.shape
-        type = ArrayType((B, N, T), dtypes.float32)
-        return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
-
-    def statistics(self, results: Mapping[str, Pointer]) -> HandwrittenCall:
-        """Return the call that computes ``lse`` and ``delta`` of each query.
-
-        ``results`` are their arrays, by name. ``lse`` is the logarithm of the sum of
-        the query's weights, and ``delta`` the sum of the products of its result and the
-        result's cotangent: see ``gradient``.
+        Both are new arrays of float32, [B, N, T]. ``lse`` is the logarithm of the sum
+        of the query's weights, and ``delta`` the sum of the products of its result and
+        the result's cotangent: see ``gradient``.
         """
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
+        results = {
+            name: new_array(dtypes.float32, B, N, T) for name in ("lse", "delta")
+        }
         rows, warps = B * T * N, gradients.STATISTICS_WARPS
         sizes = {"queries": T, "heads": N, "rows": rows}
-        return HandwrittenCall(
+        call = HandwrittenCall(
             Handwritten(
                 "attention_means",
                 gradients.query_statistics(self.form),
@@ -346,6 +335,7 @@ class _Call:
             integers={**sizes, **self.steps("result", "cotangent")},
             blocks=-(-rows // warps),
         )
+        return call, results
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -366,13 +356,24 @@ class _Call:
 
         Keys are the names that kernels give them: ``q_batch``, ``q_token``, ``q_head``.
         """
-        strides_by_name: dict[str, int] = {}
-        for name in names:
-            # The last stride, along a head, is 1.
-            strides = self.strides[self.names.index(name)]
-            for axis, step in zip(("batch", "token", "head"), strides, strict=False):
-                strides_by_name[f"{name}_{axis}"] = step
-        return strides_by_name
+        return {
+            f"{name}_{axis}": step
+            for name in names
+            for axis, step in zip(_TOKEN_AXES, self._strides_of(name), strict=False)
+        }
+
+    def _broadcast_steps(self, name: str, axes: Sequence[str]) -> dict[str, int]:
+        """Return the strides of the array ``name`` along its first axes, by name.
+
+        The ``axes`` name them; a stride is 0 along an axis that is broadcast.
+        """
+        shape = self.equation.inputs[self.names.index(name)].type.shape
+        steps = zip(axes, shape, self._strides_of(name), strict=False)
+        return {f"{name}_{axis}": 0 if n == 1 else step for axis, n, step in steps}
+
+    def _strides_of(self, name: str) -> tuple[int, ...]:
+        """Return the strides of the operand that kernels call ``name``."""
+        return self.strides[self.names.index(name)]
 
     def integers(self) -> dict[str, int]:
         """Return the kernels' integers by name: extents, window, and strides.
@@ -397,12 +398,7 @@ class _Call:
             integers_by_name |= self._block_integers()
         for name in ("bias", "mask"):
             if name in self.given:
-                number = self.names.index(name)
-                shape = self.equation.inputs[number].type.shape
-                for axis, n, step in zip(
-                    _AXES, shape, self.strides[number], strict=True
-                ):
-                    integers_by_name[f"{name}_{axis}"] = 0 if n == 1 else step
+                integers_by_name |= self._broadcast_steps(name, _AXES)
         return integers_by_name
 
     def _block_integers(self) -> dict[str, int]:
@@ -415,14 +411,9 @@ class _Call:
         sizes: tuple[int, int] = static_of(self.equation)["block"]
         arrays = ("next_queries", "next_keys")
         for axis, size, name in zip(("query", "key"), sizes, arrays, strict=True):
-            number = self.names.index(name)
-            shape = self.equation.inputs[number].type.shape
+            *_, ends = self.equation.inputs[self.names.index(name)].type.shape
             integers_by_name[f"{axis}_block"] = size
             # Along the last axis, the end of the last kept block follows the blocks.
-            integers_by_name[f"{axis}_blocks"] = shape[-1] - 1
-            # The first two axes; a stride of 0 broadcasts.
-            for along, n, step in zip(
-                ("batch", "head"), shape, self.strides[number], strict=False
-            ):
-                integers_by_name[f"{name}_{along}"] = 0 if n == 1 else step
+            integers_by_name[f"{axis}_blocks"] = ends - 1
+            integers_by_name |= self._broadcast_steps(name, ("batch", "head"))
         return integers_by_name

@@ -78,7 +78,7 @@ v_tile = dynamic_shared_u16({v_offset}, {k_size})
 {clear}
 {copy_q}
 if start < end:
-    {copy_k_first}
+    {copy_k}
 cp_async_commit()
 # Of each of a lane's rows: the largest logit, and the sum of the weights, so far.
 row_max = registers_f32({lane_rows})
@@ -195,7 +195,6 @@ def forward(form: Form, tiles: Tiles) -> str:
         kept_columns=kept_columns(text, "start"),
         next_kept=next_kept,
         copy_q=copy_q,
-        copy_k_first=copies["k"],
         copy_k=copies["k"],
         copy_v=copies["v"],
         output_size=tiles.m_fragments * form.padded // 2,

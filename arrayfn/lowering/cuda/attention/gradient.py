@@ -449,13 +449,7 @@ def _declare_tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
 
 
 def _declare_sums(text: Text, results: Sequence[str]) -> list[str]:
-    """Return lines that declare accumulators of zeros for the cotangents ``results``.
-
-    For example:
-
-        dq = registers_f32(96)
-        (zeros)
-    """
+    """Return lines that declare accumulators of zeros for ``results``."""
     count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in results]
     return [*lines, text.zeros(*results, width=text.form.padded)]
@@ -528,15 +522,7 @@ def _bases(arrays: Sequence[str], head: str) -> list[str]:
 def row_statistics(text: Text) -> str:
     """Return lines that load ``row_lse`` and ``row_delta`` of a lane's queries.
 
-    The kernel has defined ``row_head``, the head of the queries. For four rows a lane:
-
-        row_lse = registers_f32(4)
-        row_delta = registers_f32(4)
-        for lane_row in range(4):
-            row = first_row + warp * 32 + lane_row * 8 + quotient(lane, 4)
-            at = (batch * heads + row_head) * queries + min_i64(row, queries - 1)
-            row_lse[lane_row] = lse[at]
-            row_delta[lane_row] = delta[at]
+    The kernel has defined ``row_head``, the head of the queries.
     """
     return f"""
 row_lse = registers_f32({text.lane_rows})
@@ -551,16 +537,6 @@ for lane_row in range({text.lane_rows}):
 
 def _copy_statistics(tiles: Tiles, dp: bool) -> str:
     """Return lines that begin to copy ``lse`` and ``delta`` of the next queries.
-
-    For a tile of 64 queries:
-
-        if thread < 64:
-            column = thread
-            from_row = min_i64(start + column, queries - 1)
-            at = (batch * heads + member) * queries + from_row
-            place = remainder(number, 2) * 64 + column
-            cp_async_f32x1(lse, at, lse_tile, place, 1)
-            cp_async_f32x1(delta, at, delta_tile, place, 1)
 
     ``delta`` is copied only if ``dp``: if cotangents of weights are computed. The
     kernel's ``number`` counts the tiles: two buffers alternate. The tile's first query

@@ -67,7 +67,6 @@ _ALWAYS: Final[dict[str, Callable[[Range, Range], bool]]] = {
     "ge": lambda a, b: a.low >= b.high,
     "gt": lambda a, b: a.low > b.high,
 }
-_LOGIC: Final = frozenset({"and", "or"})
 _BITS: Final = {"i32": 32, "i64": 64}
 
 
@@ -148,7 +147,7 @@ class _Known:
         if name == "select" and isinstance(s.arguments[0], Constant):
             chosen = s.arguments[1 if s.arguments[0].value else 2]
             return self.replace(s, chosen)
-        if name in _LOGIC and suffix == "bool":
+        if name in ("and", "or") and suffix == "bool":
             return self.fold_logic(s, name)
         argument_ranges = [self.range_of(a) for a in s.arguments]
         if None in argument_ranges:
@@ -197,6 +196,3 @@ class _Known:
             return False
         self.scalars[s.result.name] = scalar
         return True
-
-
-__all__ = ["Range", "folded"]

@@ -86,32 +86,19 @@ class ScoreLines:
     slope: str
     integers: tuple[tuple[str, int], ...]
 
-    def of_head(self) -> list[str]:
-        """Return the lines that depend only on batch and head."""
-        return [line.text for line in self.lines if line.needs <= _OF_HEAD]
+    def in_loops(self, place: str) -> tuple[list[str], list[str], list[str]]:
+        """Return the lines by the loops over a tile of logits that they belong into.
 
-    def of_row(self, place: str) -> list[str]:
-        """Return the lines that depend on the row of a tile, and on batch and head.
-
-        ``place`` is what rows are: ``"query"`` or ``"key"``.
+        The first depend only on batch and head, the second also on the row of the tile,
+        and the third differ for each logit of a row. ``place`` is what rows are:
+        ``"query"`` or ``"key"``.
         """
-        return [line.text for line in self.lines if self._is_of_row(line, place)]
-
-    def of_each(self, place: str) -> list[str]:
-        """Return the lines that differ for each logit of a row.
-
-        ``place`` is what rows of the tile are: ``"query"`` or ``"key"``.
-        """
-        return [
-            line.text
-            for line in self.lines
-            if not (line.needs <= _OF_HEAD or self._is_of_row(line, place))
-        ]
-
-    @staticmethod
-    def _is_of_row(line: Line, place: str) -> bool:
-        """Whether ``line`` depends on ``place``, and else at most on batch and head."""
-        return place in line.needs and line.needs <= _OF_HEAD | {place}
+        of_head, of_row, of_each = list[str](), list[str](), list[str]()
+        for line in self.lines:
+            needs = line.needs - _OF_HEAD
+            lines = of_each if needs - {place} else of_row if needs else of_head
+            lines.append(line.text)
+        return of_head, of_row, of_each
 
 
 @lru_cache(maxsize=256)
@@ -187,6 +174,7 @@ class _Statements:
         places: the inputs that are in registers: the score and the places.
         windows: where the elements of captured arrays, and of gathers' results, lie.
         captured: the captured arrays.
+        gathers: the gather that makes each Var that one makes.
         values: the value of each scalar that statements compute.
     """
 
@@ -198,21 +186,20 @@ class _Statements:
         self.program = program
         self.reads = resolve_reads(program)
         self.definitions = program.definitions()
-        self.vars = {f"s_{name}": var for var, name in name_vars(program).items()}
-        self.names = {var: name for name, var in self.vars.items()}
+        self.names = {var: f"s_{name}" for var, name in name_vars(program).items()}
         # The first inputs, the score and the places, have the names that the kernels of
         # attention give them. Captured arrays follow.
-        count = 1 + len(PLACES)
-        for var, name in zip(program.inputs, (SCORE, *PLACES), strict=False):
-            del self.vars[self.names[var]]
-            self.names[var] = name if name == SCORE else f"s_{name}"
-            self.vars[self.names[var]] = var
+        given = (SCORE, *(f"s_{name}" for name in PLACES))
+        self.names.update(zip(program.inputs, given, strict=False))
+        self.vars = {name: var for var, name in self.names.items()}
+        count = len(given)
         self.places = program.inputs[:count]
         self.windows = {
             var: _Window(StridedArray(var, var.type.dtype, steps))
             for var, steps in zip(program.inputs[count:], strides, strict=True)
         }
         self.captured = tuple(self.windows)
+        self.gathers: dict[Var, Equation] = {}
         self.values: dict[Var, Value] = {}
 
     def collect(self) -> bool:
@@ -223,12 +210,11 @@ class _Statements:
         added where a scalar reads their result.
         """
         scalars: list[Equation] = []
-        gathers: list[Equation] = []
         for equation in self.program.equations:
             if equation.primitive.name == "gather":
                 if not self.is_read(equation):
                     return False
-                gathers.append(equation)
+                self.gathers[equation.outputs[0]] = equation
             elif _is_scalar(equation):
                 scalars.append(equation)
             elif not (
@@ -237,7 +223,6 @@ class _Statements:
                 or _is_vector_of_literal(equation)
             ):
                 return False
-        self.gathers = {eq.outputs[0]: eq for eq in gathers}
         if not all(self.is_known(a) for eq in scalars for a in eq.inputs) or not all(
             self.is_known(a) for a in self.program.outputs
         ):
@@ -295,10 +280,7 @@ class _Statements:
         if isinstance(x, Literal) or not isinstance(indices, Var):
             return False
         base = self.reads[x].base
-        from_array = base in self.windows or (
-            (maker := self.definitions.get(base)) is not None
-            and maker.primitive.name == "gather"
-        )
+        from_array = base in self.windows or base in self.gathers
         is_one = indices.type.ndim == 1 and not equation.params["batch"][0]
         return from_array and is_one and self.positions(indices) is not None
 
@@ -515,8 +497,3 @@ class _Printer(KernelPrinter):
 def captured_name(number: int) -> str:
     """Return the name of captured array ``number``: ``captured_007``."""
     return f"captured_{number:03}"
-
-
-def row_major_strides(type: ArrayType) -> tuple[int, ...]:
-    """Return the strides of a row-major array of this type."""
-    return ArrayType(type.shape, type.dtype).layout.strides(type.shape)

@@ -204,13 +204,6 @@ for at in range(thread, {count * pieces}, {threads}):
     def zero_padding(self, tiles: Sequence[tuple[str, int]]) -> str:
         """Store zeros between the end of a head and the padded end of tiles' rows.
 
-        For heads of 40 elements, padded to 48, and 64 rows:
-
-            for at in range(thread, 512, 128):
-                row = quotient(at, 8)
-                column = 40 + remainder(at, 8)
-                q_tile[row * 56 + column] = u16(0)
-
         ``tiles`` are names of shared arrays, and how many rows each has.
         """
         form, threads = self.form, self.tiles.threads
@@ -227,13 +220,7 @@ for at in range(thread, {count * pieces}, {threads}):
         return "\n".join(parts)
 
     def zeros(self, *sums: str, width: int) -> str:
-        """Set the accumulators ``sums``, of ``width`` columns, to zero.
-
-        For one fragment of 64 columns:
-
-            for i in range(32):
-                logits[i] = f32(0)
-        """
+        """Set the accumulators ``sums``, of ``width`` columns, to zero."""
         count = self.tiles.m_fragments * width // 2
         lines = [f"for i in range({count}):"]
         lines += [f"    {name}[i] = f32(0)" for name in sums]
@@ -246,17 +233,7 @@ for at in range(thread, {count * pieces}, {threads}):
 
         The sum of each product is over the elements of a head. The kernel has defined
         ``row_at`` and ``column_at`` (where a lane reads its first fragments in a tile)
-        and the registers ``left_part`` and ``right_part`` (for fragments). For heads of
-        48 elements and 64 columns:
-
-            for step in unrolled(3):
-                for m in range(1):
-                    at = row_at + m * 896 + step * 16
-                    ldmatrix_u16(q_tile, at, left_part, m * 8)
-                for pair in range(4):
-                    at = column_at + pair * 896 + step * 16
-                    ldmatrix_u16(k_tile, at, right_part, 0)
-                    (mma_f16 of each fragment of rows with the two of columns)
+        and the registers ``left_part`` and ``right_part`` (for fragments).
 
         Args:
             sums: The name of the accumulators, here ``logits``.
@@ -286,19 +263,6 @@ for step in unrolled({self.form.padded // 16}):
         """Multiply on tensor cores: ``sums += weights @ tile``.
 
         The sum of each product is over the columns of logits.
-
-        For 64 columns, one fragment of rows and heads of 48 elements:
-
-            for step in range(4):
-                for m in range(1):
-                    for pair in range(4):
-                        at = (m * 8 + step * 2) * 4 + pair * 2
-                        place = m * 8 + pair * 2
-                        pack_f16(logits[at], logits[at + 1], left_part, place)
-                for pair in range(3):
-                    at = across_at + step * 896 + pair * 16
-                    ldmatrix_trans_u16(v_tile, at, right_part, 0)
-                    (mma_f16 of each fragment of rows with the two of columns)
 
         Args:
             sums: The name of the accumulators of the result.
@@ -331,13 +295,7 @@ for step in range({self.tiles.columns // 16}):
         """Define where in a tile a lane's row for ``ldmatrix`` begins.
 
         ``row_at`` is for left factors, ``column_at`` for right factors that are
-        transposed, ``across_at`` for right factors that are not. For rows of 56
-        elements:
-
-            row_at = (warp * 16 + remainder(lane, 16)) * 56 + quotient(lane, 16) * 8
-            column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * 56
-            column_at = column_at + remainder(quotient(lane, 8), 2) * 8
-            across_at = remainder(lane, 16) * 56 + quotient(lane, 16) * 8
+        transposed, ``across_at`` for right factors that are not.
 
         ``ldmatrix`` loads four matrices of 8 by 8: lanes 0 to 7 give the rows of the
         first, lanes 8 to 15 those of the second, and so on.
@@ -351,12 +309,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
 """
 
     def sequence_ends(self) -> str:
-        """Define ``query_end`` and ``key_end``, the lengths of a batch's sequences.
-
-        ``key_end = keys`` or, with given lengths:
-
-            key_end = min_i64(keys, i64(key_lengths[batch]))
-        """
+        """Define ``query_end`` and ``key_end``, the lengths of a batch's sequences."""
         form = self.form
         queries = "min_i64(queries, i64(query_lengths[batch]))"
         keys = "min_i64(keys, i64(key_lengths[batch]))"
@@ -433,9 +386,10 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         if score:
             *outer, query, key = PLACES
             along = key if self.is_transposed else query
+            of_tile, of_each_row, _ = score.in_loops(along)
             of_head += [f"s_{x} = convert_i64_i32({x})" for x in outer]
-            of_head += score.of_head()
-            of_row += [f"s_{along} = convert_i64_i32(row)", *score.of_row(along)]
+            of_head += of_tile
+            of_row += [f"s_{along} = convert_i64_i32(row)", *of_each_row]
         return fill_template(
             _SCALE_AND_MASK,
             of_head=of_head,
@@ -477,10 +431,11 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         query, key = PLACES[2:]
         along, across = (key, query) if self.is_transposed else (query, key)
         added = f" + {bias}" if bias else ""
+        *_, of_each = score.in_loops(along)
         lines = [
             f"s_{across} = convert_i64_i32(place)",
             f"{SCORE} = logits[at + side] * f32({self.form.scale!r}){added}",
-            *score.of_each(along),
+            *of_each,
             f"logits[at + side] = {score.value} * f32({LOG2_E!r})",
         ]
         if self.mean:
@@ -532,24 +487,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     ) -> str:
         """Set ``logits`` outside of the window and of the sequences to -inf.
 
-        For a tile of 64 by 64 queries and keys; if all of it is ``inside``, nothing is
-        set:
-
-            if not inside:
-                for lane_row in range(2):
-                    row = warp * 16 + lane_row * 8 + quotient(lane, 4)
-                    row = first_row + row
-                    last = min_i64(row + right + 1, key_end)
-                    last = select_i64(row < query_end, last, 0)
-                    for i in range(16):
-                        at = (accumulator)
-                        column = start + (COLUMN)
-                        beyond = (column < row - left) | (column >= last)
-                        logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
-
-        Row r attends to columns from ``r - before`` to ``r + after``, below
-        ``column_end``. Rows from ``row_end`` on attend to none. All arguments are
-        expressions.
+        Nothing is set if all of the tile is ``inside``. Row r attends to columns from
+        ``r - before`` to ``r + after``, below ``column_end``. Rows from ``row_end`` on
+        attend to none. All arguments are expressions.
         """
         rows, columns = self.tiles.rows, self.tiles.columns
         return f"""
@@ -571,18 +511,6 @@ if not inside:
 
     def round_to_tile(self, sums: str, factor: str, tile: str) -> str:
         """Round the accumulators ``sums`` times ``factor``, and store them in a tile.
-
-        For one fragment of rows and heads of 48 elements:
-
-            for lane_row in range(2):
-                line = warp * 16 + lane_row * 8 + quotient(lane, 4)
-                for i in range(6):
-                    place = (accumulator of pair i)
-                    first = dq[place] * f32(0.125)
-                    pack_f16(first, dq[place + 1] * f32(0.125), left_part, 0)
-                    at = line * 56 + i * 8 + remainder(lane, 4) * 2
-                    q_tile[at] = left_part[0]
-                    q_tile[at + 1] = left_part[1]
 
         ``tile`` is in shared memory; ``factor`` is an expression.
         """

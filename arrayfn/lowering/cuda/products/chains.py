@@ -42,14 +42,12 @@ class _Search:
         self.program = program
         self.reads = reads
         self.definitions = program.definitions()
-        # The equations that read an Atom; None stands for an output of the Program.
         self.users: dict[Atom, list[Equation | None]] = {}
         for equation in program.equations:
             for atom in dict.fromkeys(equation.inputs):
                 self.users.setdefault(atom, []).append(equation)
         for atom in program.outputs:
             self.users.setdefault(atom, []).append(None)
-        # The chain of each equation that is in one.
         self.found: dict[Equation, Chain] = {}
 
     def run(self) -> list[Chain]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -36,11 +35,6 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.split import with_dependencies
-
-# The dtypes whose products can have a bias, an activation or a factor in memory.
-_WITH_BIAS: Final = frozenset(
-    (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
-)
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,8 @@ def bits_of(factor: float) -> int:
 class EpilogueMatcher:
     """Matches the statements of a nest that continue from a product with an epilogue.
 
-    Each statement must be the only reader of the one before.
+    Each statement must be the only reader of the one before. Only products of real
+    numbers can have a bias, an activation or a factor in memory.
 
     Args:
         nest: The nest.
@@ -168,7 +163,7 @@ class EpilogueMatcher:
         value, epilogue = load.result, Epilogue()
         while True:
             following = self.users.get(value, [])
-            if not epilogue.activation and self.dtype in _WITH_BIAS:
+            if not epilogue.activation and self.dtype in dtypes.FLOATS:
                 rectified = self.rectified(value, following)
                 if rectified is not None:
                     epilogue = replace(epilogue, activation="relu")
@@ -223,7 +218,7 @@ class EpilogueMatcher:
             return self.with_term(other, e, factor=-1.0)
         if operation == "sub" and is_plain:
             return self.with_term(other, replace(e, alpha=-e.alpha), factor=1.0)
-        if operation == "max" and _is_zero(other) and self.dtype in _WITH_BIAS:
+        if operation == "max" and _is_zero(other) and self.dtype in dtypes.FLOATS:
             return replace(e, activation="relu")
         return self.times(other, e) if operation == "mul" and is_plain else None
 
@@ -244,7 +239,7 @@ class EpilogueMatcher:
 
     def is_number(self, x: Scalar) -> bool:
         """Whether ``x`` is a real number that is the same for all elements."""
-        if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
+        if not isinstance(x, Value) or self.dtype not in dtypes.FLOATS:
             return False
         needs = with_dependencies(
             self.nest.statements, [self.definitions[x]], through_reductions=True
@@ -283,7 +278,9 @@ class EpilogueMatcher:
             return None  # the library's rows are contiguous
         # The same for all rows: a bias. So is a second array that is added to one row.
         if (row == 0 and p["m"] > 1) or (p["m"] == 1 and e.added is not None):
-            can_be_bias = p["batch"] == 1 and self.dtype in _WITH_BIAS and factor == 1
+            can_be_bias = (
+                p["batch"] == 1 and self.dtype in dtypes.FLOATS and factor == 1
+            )
             return replace(e, bias=pointer) if can_be_bias and e.bias is None else None
         leading = p["n"] if p["m"] == 1 else row
         if e.added is not None or leading < p["n"] or batch < 0:

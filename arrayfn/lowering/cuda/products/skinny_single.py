@@ -126,15 +126,6 @@ place = warp * {tile.accumulators} + within
 def _multiply(tile: SingleTile) -> str:
     """Return lines that add the products of a warp's tiles of a and b to ``sums``.
 
-    For tiles of a of 64 words, 8 columns a lane and 8 k's at a time:
-
-        from_b = place + 64 + lane * 4
-        for i in unrolled(2):
-            for j in unrolled(8):
-                at = from_b + (i * 8 + j) * 128
-                load_f32x4(buffer, at, held, j * 4)
-            (_accumulate)
-
     At ``place`` in shared memory is the tile of a, and after it the tile of b, in which
     neighbouring lanes' vectors are neighbours. A lane reads the vectors of b that it
     copied itself, for four k's at a time.
@@ -189,16 +180,8 @@ for k in unrolled({LANES}):
 def _copies(tile: SingleTile) -> str:
     """Return lines that begin to copy a warp's tiles, from ``begin`` along k on.
 
-    The tiles of a and b go to ``place`` and are one commit group:
-
-        (_a_copies)
-        for i in unrolled(2):
-            k = begin + i * 32 + group
-            target = place + 256 + lane * 4 + i * 512
-            (_b_copies)
-        cp_async_commit()
-
-    Iteration ``i`` copies four k's of b for each group: see ``_accumulate``.
+    The tiles of a and b go to ``place`` and are one commit group. Iteration ``i``
+    copies four k's of b for each group: see ``_accumulate``.
     """
     columns = tile.lane_columns
     return f"""{_a_copies(tile)}

@@ -112,16 +112,6 @@ class SkinnyTile(ABC):
     def prologue(self) -> str:
         """Lines that define the block's part of the product.
 
-        For clusters of two blocks of 64 columns:
-
-            thread = thread_index()
-            lane = remainder(thread, 32)
-            warp = quotient(thread, 32)
-            rank = remainder(block_index(), 2)
-            first_column = quotient(block_index(), 2) * 64
-            first = rank * part
-            end = min_i64(first + part, k)
-
         In a cluster they also initialize the mbarrier of the exchange between blocks,
         declare ``received``, the array of the sums that a block gets, and arrive at the
         cluster's barrier, which ``reduction`` waits for.
@@ -147,25 +137,6 @@ received = shared_f32({self.accumulators})"""
 
     def pipelined(self, copies: str, multiply: str) -> str:
         """Return lines of a warp's software pipeline over its tiles along k.
-
-        For 5 stages of 1280 elements and tiles of 64 along k, of 8 warps:
-
-            from_step = first + warp * 64
-            for slot in range(4):
-                place = (warp * 5 + slot) * 1280
-                begin = from_step + slot * 512
-                (copies)
-            slot = i64(0)
-            for now in range(from_step, end, 512):
-                cp_async_wait(3)
-                warp_barrier()
-                place = (warp * 5 + remainder(slot + 4, 5)) * 1280
-                begin = now + 2048
-                (copies)
-                place = (warp * 5 + slot) * 1280
-                (multiply)
-                slot = remainder(slot + 1, 5)
-            cp_async_wait(0)
 
         Args:
             copies: Lines that begin to copy the tiles from ``begin`` along k to
@@ -195,16 +166,7 @@ cp_async_wait(0)"""
         """Return lines that add up the sums of warps and blocks, and store results.
 
         The warps' sums are added in order, and then the sums of the cluster's blocks.
-        For 8 warps with 64 results, without clusters:
-
-            barrier()
-            for number in range(thread, 64, 256):
-                sum = buffer[number]
-                for other in range(1, 8):
-                    sum = sum + buffer[other * 64 + number]
-                (_store)
-
-        ``sums`` names the shared array of the sums, [warp, row, column].
+        ``sums`` names the shared array of the warps' sums, [warp, row, column].
         """
         wait = "cluster_wait()\n" if self.cluster > 1 else ""
         return f"""{wait}barrier()
@@ -218,12 +180,7 @@ for number in range(thread, {self.accumulators}, {self.threads}):
     def _send_or_store(self) -> str:
         """Lines that store ``sum``, result ``number`` of the block, or send it.
 
-        In a cluster with 512 results for each block, it goes to the block that adds up
-        this result:
-
-            owner = quotient(number, 512)
-            target = rank * 512 + remainder(number, 512)
-            dsmem_store_f32(received, target, sum, owner, mbarriers, 0)
+        In a cluster it goes to the block that adds up this result, the ``owner``.
         """
         if self.cluster == 1:
             return self._store
@@ -233,18 +190,7 @@ dsmem_store_f32(received, target, sum, owner, mbarriers, 0)"""
 
     @property
     def _cluster_sum(self) -> str:
-        """Lines that add and store the sums that the cluster's blocks have sent.
-
-        For two blocks with 512 results each:
-
-            mbarrier_wait(mbarriers, 0, 0)
-            for at in range(thread, 512, 256):
-                sum = received[at]
-                for other in range(1, 2):
-                    sum = sum + received[other * 512 + at]
-                number = rank * 512 + at
-                (_store)
-        """
+        """Lines that add and store the sums that the cluster's blocks have sent."""
         if self.cluster == 1:
             return ""
         return f"""
@@ -259,15 +205,7 @@ for at in range(thread, {self.results_per_block}, {self.threads}):
 
     @property
     def _store(self) -> str:
-        """Lines that store ``sum``, result ``number`` of the block, if it is inside c.
-
-        For 64 columns:
-
-            m = quotient(number, 64)
-            column = first_column + remainder(number, 64)
-            if m < rows and column < n:
-                c_out[m * c_row + column * c_column] = sum
-        """
+        """Lines that store ``sum``, result ``number`` of the block, if it is in c."""
         rounded = f"convert_f32_{self.rounded}(sum)" if self.rounded else "sum"
         return f"""m = quotient(number, {self.columns})
 column = first_column + remainder(number, {self.columns})
@@ -295,13 +233,8 @@ if m < rows and column < n:
 def lane_loop(count: int) -> str:
     """Return lines that open a warp's loop over ``at`` from 0 to ``count - 1``.
 
-    A lane has every 32nd index. For 64:
-
-        for iteration in unrolled(2):
-            at = iteration * 32 + lane
-
-    ``count`` is a multiple of 32, or below 32: then ``if lane < 16:`` opens it. The
-    loop's body has to be indented once.
+    A lane has every 32nd index. ``count`` is a multiple of 32, or below 32. The loop's
+    body has to be indented once.
     """
     if count < WARP:
         return f"if lane < {count}:\n    at = lane"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -29,7 +28,7 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, new_array
 
 BATCHED: Final = 128
 """A batch of m matrices of up to ``BATCHED * m`` rows is factored by a batched call."""
@@ -110,18 +109,7 @@ def cholesky(op: MatrixEquation) -> Iterable[Lowered]:
 def triangular_solve(op: MatrixEquation) -> Iterable[Lowered]:
     """Return the steps of a triangular solve, in place: trsm, or a kernel."""
     params, output = op.equation.params, op.equation.outputs[0]
-    return solved(
-        op,
-        op.operand(1),
-        output,
-        System(
-            left=bool(params["left"]),
-            lower=bool(params["lower"]),
-            transpose=bool(params["transpose"]),
-            conjugate=bool(params["conjugate"]),
-            unit=bool(params["unit"]),
-        ),
-    )
+    return solved(op, op.operand(1), output, System(**params))
 
 
 def lu(op: MatrixEquation) -> Iterable[Lowered]:
@@ -257,26 +245,14 @@ def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryC
     return _call(form, a.type, writes, n=a.type.shape[-1], matrices=matrices)
 
 
-@dataclass(frozen=True)
-class _Svd:
-    """A call of a form of gesvd, and the arrays that it writes.
-
-    The singular vectors ``left`` (U) and ``right`` (V) are column-major, as is the
-    operand. ``status`` says which matrices failed.
-    """
-
-    call: LibraryCall
-    left: Var
-    right: Var
-    status: Var
-
-
-def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
+def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> LibraryCall:
     """Return the call for singular values ``s`` of the matrices ``copy``.
 
-    ``copy`` [matrices, columns, rows] is overwritten. With ``full`` the vectors are
-    whole bases. Without ``vectors`` only the values are computed. The form is Jacobi's
-    method for small matrices and for batches, else the polar decomposition.
+    ``copy`` [matrices, columns, rows] is overwritten. The call also writes the singular
+    vectors ``u`` and ``v``, column-major as the operand is, and ``status``, which says
+    which matrices failed. With ``full`` the vectors are whole bases. Without
+    ``vectors`` only the values are computed. The form is Jacobi's method for small
+    matrices and for batches, else the polar decomposition.
     """
     matrices, columns, rows = copy.type.shape
     small, large = min(rows, columns), max(rows, columns)
@@ -284,22 +260,27 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     if matrices > 1 and large <= SMALL_SVD:
         form, full = "gesvdjbatched", True
     # Some forms write vectors even if only values are asked for.
-    left = Var(ArrayType((matrices, rows if full else small, rows), copy.type.dtype))
-    right_count = columns if full else small
-    right = Var(ArrayType((matrices, right_count, columns), copy.type.dtype))
-    status = _status(matrices)
-    arrays = {"a": copy, "s": s, "status": status, "u": left, "v": right}
-    call = _call(
+    left, right = (
+        new_array(copy.type.dtype, matrices, n if full else small, n)
+        for n in (rows, columns)
+    )
+    writes = {
+        "a": Pointer(copy),
+        "s": Pointer(s),
+        "status": Pointer(_status(matrices)),
+        "u": left,
+        "v": right,
+    }
+    return _call(
         form,
         copy.type,
-        {name: Pointer(array) for name, array in arrays.items()},
+        writes,
         rows=rows,
         columns=columns,
         matrices=matrices,
         full=int(full),
         vectors=int(vectors),
     )
-    return _Svd(call, left, right, status)
 
 
 def _small_operand(op: MatrixEquation) -> small_svd.Operand | None:
@@ -317,22 +298,22 @@ def svd(op: MatrixEquation) -> Iterable[Lowered]:
     nests that transpose the vectors, and store NaN where a matrix failed.
     """
     u, s, vh = op.equation.outputs
+    full = bool(op.equation.params["full"])
     operand = _small_operand(op)
     if operand is not None:
-        full = bool(op.equation.params["full"])
         yield small_svd.vectors(operand, s, u, vh, full=full)
         return
     copy, nest = _copy_of_operand(op)
     yield nest
-    decomposition = _gesvd(copy, s, full=bool(op.equation.params["full"]), vectors=True)
-    yield decomposition.call
-    status = decomposition.status
+    call = _gesvd(copy, s, full=full, vectors=True)
+    yield call
+    left, right, status = (call.writes[name].array for name in ("u", "v", "status"))
     matrices = status.type.size
-    source, target = matrices_of(decomposition.left), matrices_of(u)
+    source, target = matrices_of(left), matrices_of(u)
     extents = (matrices, *u.type.shape[-2:])
     yield op.moved(source, target, extents, "vectors, or NaN", status=status)
     # V^H by columns is the conjugate of V by rows.
-    source = transposed(matrices_of(decomposition.right))
+    source = transposed(matrices_of(right))
     target = matrices_of(vh)
     extents = (matrices, *vh.type.shape[-2:])
     yield op.moved(
@@ -353,6 +334,6 @@ def svdvals(op: MatrixEquation) -> Iterable[Lowered]:
         return
     copy, nest = _copy_of_operand(op)
     yield nest
-    decomposition = _gesvd(copy, s, full=False, vectors=False)
-    yield decomposition.call
-    yield op.or_nan(s, decomposition.status, "values, or NaN")
+    call = _gesvd(copy, s, full=False, vectors=False)
+    yield call
+    yield op.or_nan(s, call.writes["status"].array, "values, or NaN")

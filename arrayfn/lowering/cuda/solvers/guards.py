@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import rewritten
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
@@ -59,8 +59,8 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         return _of_finite(primitive, operands[0], equation)
     # ``solve`` has right-hand sides before its matrix.
     *sides, a = operands
-    results = primitive(*sides, _where(_without_nan(a), a), **equation.params)
-    return results if isinstance(results, tuple) else (results,)
+    inputs = (*sides, _where(_without_nan(a), a))
+    return current_builder().emit(primitive, inputs, equation.params)
 
 
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
@@ -76,8 +76,8 @@ def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
     if primitive in _OF_TRIANGLES:
         read = discrete.isfinite(m.lower_part(x))
     is_finite = reduce_and(read, axes=(ndim - 2, ndim - 1))
-    outputs = primitive(e.select(finite, x, m.constant(0, x)), **equation.params)
-    results = outputs if isinstance(outputs, tuple) else (outputs,)
+    inputs = (e.select(finite, x, m.constant(0, x)),)
+    results = current_builder().emit(primitive, inputs, equation.params)
     return [_where(is_finite, result) for result in results]
 
 

@@ -7,7 +7,9 @@ divided by its largest sum of magnitudes in a column, and 5/4 is added to the di
 the eigenvalues are then between 1/4 and 9/4, and small ones lose no precision. The
 eigenvalues of the matrix itself are its Rayleigh quotients with the eigenvectors.
 
-Besides the variables of ``ColumnLayout``, the lines of the kernel share these:
+The functions that return lines get the kernel's ``layout``, which says how columns are
+spread over the block. Besides the variables of ``ColumnLayout``, their lines share
+these:
 
 * ``n``: the rows of a matrix; ``begin``: the offset of the block's matrix in its array.
 * ``loaded``: registers for the thread's elements of the matrix, on their way to shared
@@ -95,8 +97,7 @@ def _text(layout: ColumnLayout, with_vectors: bool) -> Handwritten:
 def _begin(layout: ColumnLayout, a: str) -> str:
     """Return lines that load the matrix, scaled and shifted.
 
-    Its eigenvalues are then between 1/4 and 9/4. ``a`` is the name of its array,
-    ``layout`` how columns are spread over the block.
+    Its eigenvalues are then between 1/4 and 9/4. ``a`` is the name of its array.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""
@@ -128,8 +129,7 @@ def _values(layout: ColumnLayout, a: str) -> str:
     The directions of the columns are the eigenvectors. Eigenvalues are their Rayleigh
     quotients with the matrix itself, which is loaded again to the other half of
     ``columns``. If the iteration has not converged (``rotated`` is positive), they are
-    NaN. ``a`` is the name of the matrix's array, ``layout`` how columns are
-    spread over the block.
+    NaN. ``a`` is the name of the matrix's array.
     """
     t = short_name(layout.dtype)
     return f"""
@@ -162,7 +162,7 @@ def _quotients(layout: ColumnLayout) -> str:
     """Return lines that compute Rayleigh's quotients of a pair of vectors.
 
     ``xx`` and ``yy`` become x^T A x and y^T A y for unit vectors; A begins at ``spare``
-    of ``columns``. ``layout`` says how columns are spread over the block.
+    of ``columns``.
     """
     t, vector = short_name(layout.dtype), layout.vector
     return f"""
@@ -188,7 +188,6 @@ def _vectors(layout: ColumnLayout) -> str:
     """Return lines that store the eigenvectors as rows, in the order of eigenvalues.
 
     If the iteration has not converged (``rotated`` is positive), they are NaN.
-    ``layout`` says how columns are spread over the block.
     """
     t, own = short_name(layout.dtype), layout.own
     vector, step = layout.vector, layout.step
@@ -210,7 +209,7 @@ def _load_matrix(layout: ColumnLayout, a: str, start: str) -> str:
     """Return lines that copy the matrix to ``columns``, and fill in its upper triangle.
 
     ``a`` is the name of its array, ``start`` the expression of the index in
-    ``columns``, and ``layout`` says how columns are spread over the block.
+    ``columns``.
     """
     t, rows = short_name(layout.dtype), layout.rows
     parts = rows * rows // layout.threads

@@ -357,13 +357,7 @@ for k in range({count}):
     load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
 
     def over_lanes(self, name: str) -> str:
-        """Return lines that sum the variable ``name`` over the lanes of a group.
-
-        Gives, for eight lanes:
-
-            for step in unrolled(3):
-                xx = xx + shuffle_xor_f32(xx, 4 >> step)
-        """
+        """Return lines that sum the variable ``name`` over the lanes of a group."""
         t = short_name(self.dtype)
         return f"""for step in unrolled({self.lanes.bit_length() - 1}):
     {name} = {name} + shuffle_xor_{t}({name}, {self.lanes // 2} >> step)"""

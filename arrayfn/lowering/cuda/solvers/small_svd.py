@@ -9,8 +9,9 @@ vectors are made by Gram-Schmidt instead: from the unit vector that is the farth
 the vectors so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, "The loss
 of orthogonality in the Gram-Schmidt orthogonalization process", 2005).
 
-Besides the variables of ``ColumnLayout`` and the integers ``_INTEGERS``, the lines of
-the kernel share these:
+The functions that return lines get the kernel's ``layout``, which says how columns are
+spread over the block. Besides the variables of ``ColumnLayout`` and the integers
+``_INTEGERS``, their lines share these:
 
 * ``begin``: the offset of the block's matrix in its array, later in that of vectors.
 * ``scale``: the matrix's largest element, by which it is divided.
@@ -144,7 +145,6 @@ def _load_matrix_and_identity(layout: ColumnLayout) -> str:
 
     The matrix is divided by its largest element. The identity, which becomes the
     product of the rotations, is there only if vectors are wanted (``layout.more``).
-    ``layout`` says how columns are spread over the block.
     """
     t, rows = short_name(layout.dtype), layout.rows
     parts = rows * rows // layout.threads
@@ -181,7 +181,7 @@ def _values(layout: ColumnLayout, tolerance: float) -> str:
     """Return lines that store singular values in descending order.
 
     ``known`` becomes the number of values above ``tolerance``, which exceed rounding
-    errors. ``layout`` says how columns are spread over the block.
+    errors.
     """
     t = short_name(layout.dtype)
     # ``results`` has the squares of the values.
@@ -212,8 +212,7 @@ def _basis(layout: ColumnLayout) -> str:
 
     They lie in the unused half of ``columns`` from ``spare`` on, each of ``rows``
     elements. The first ``known`` are directions of rotated columns; the others, up to
-    ``total``, are made by Gram-Schmidt. ``layout`` says how columns are spread over the
-    block.
+    ``total``, are made by Gram-Schmidt.
     """
     rows, vector = layout.rows, layout.vector
     return f"""spare = {layout.size} - here
@@ -239,7 +238,6 @@ def _farthest_unit_vector(layout: ColumnLayout) -> str:
 
     It begins as the unit vector with the largest squared distance from their span;
     ``results`` has these distances. Each thread has one element of the vector, ``own``.
-    ``layout`` gives its dtype and the number of rows.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""# The unit vector that is the farthest from what there is.
@@ -274,7 +272,7 @@ def _orthogonalize_again(layout: ColumnLayout) -> str:
     """Return lines that make vector ``k`` orthogonal a second time.
 
     They subtract its projections on the vectors before it. ``results`` has the inner
-    products with these. ``layout`` gives the dtype and the number of rows.
+    products with these.
     """
     t, rows = short_name(layout.dtype), layout.rows
     return f"""# Once more: rounding errors weigh more in what is short.
@@ -295,10 +293,7 @@ barrier()
 
 
 def _normalize(layout: ColumnLayout) -> str:
-    """Return lines that divide vector ``k``, of elements ``own``, by its length.
-
-    ``layout`` gives its dtype and the number of rows.
-    """
+    """Return lines that divide vector ``k``, of elements ``own``, by its length."""
     t, rows = short_name(layout.dtype), layout.rows
     return f"""rest = {t}(0)
 for i in range(length):
@@ -316,7 +311,7 @@ def _stored(layout: ColumnLayout) -> str:
 
     If the matrix ``failed``, they are NaN. The vectors of the far side are the basis.
     Those of the near side are the product of the rotations, in ``x`` and ``y`` after
-    the column's own elements. ``layout`` says how columns are spread over the block.
+    the column's own elements.
     """
     t, rows = short_name(layout.dtype), layout.rows
     vector, step = layout.vector, layout.step

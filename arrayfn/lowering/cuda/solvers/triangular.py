@@ -67,7 +67,7 @@ def solved(op: MatrixEquation, a: Pointer, b: Var, system: System) -> Iterable[L
             "lower": int(system.lower),
             "transpose": int(system.transpose) + int(system.conjugate),
         }
-        return (_call("trsmbatched", a, Pointer(b), system, matrices, integers),)
+        return (_call("trsmbatched", a, b, system, integers),)
     return _by_columns(op, a, b, system)
 
 
@@ -109,33 +109,28 @@ def _by_columns(
         yield op.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
     integers = {"n": n, "sides": sides}
     if is_lower and not left:
-        yield _call("trsm", a, Pointer(b), system, matrices, integers)
+        yield _call("trsm", a, b, system, integers)
         return
     copy = Var(ArrayType((matrices, sides, n), dtype))
     columns = transposed(matrices_of(copy))
     extents = matrices, n, sides
     yield op.moved(answers, columns, extents, "sides by columns")
-    yield _call("trsm", a, Pointer(copy), system, matrices, integers)
+    yield _call("trsm", a, copy, system, integers)
     yield op.moved(columns, answers, extents, "sides as they lay")
 
 
 def _call(
-    form: str,
-    a: Pointer,
-    b: Pointer,
-    system: System,
-    matrices: int,
-    integers: dict[str, int],
+    form: str, a: Pointer, b: Var, system: System, integers: dict[str, int]
 ) -> LibraryCall:
-    """Return the call of cuBLAS's ``form`` for ``matrices`` systems.
+    """Return the call of cuBLAS's ``form`` for the systems of ``b``, which becomes x.
 
-    ``b`` becomes x. ``a`` are the triangles, ``system`` says their kind, ``integers``
-    their sizes.
+    ``a`` are the triangles, ``system`` says their kind, ``integers`` their sizes.
     """
+    matrices = math.prod(b.type.shape[:-2])
     return LibraryCall(
-        provider=f"{form}_{short_name(b.array.type.dtype)}",
+        provider=f"{form}_{short_name(b.type.dtype)}",
         reads={"a": a},
-        writes={"b": b},
+        writes={"b": Pointer(b)},
         integers={**integers, "matrices": matrices, "unit": int(system.unit)},
         items=1,
         library="cuBLAS",

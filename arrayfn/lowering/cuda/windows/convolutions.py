@@ -33,7 +33,7 @@ from arrayfn.lowering.cuda.windows.convolution_axes import (
     without_groups,
 )
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
-from arrayfn.lowering.cuda.windows.strided_blocks import convolve_blocks
+from arrayfn.lowering.cuda.windows.strided_blocks import convolve_blocks, padded
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing
@@ -49,7 +49,6 @@ from arrayfn.primitives.convolution_forms import (
 )
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
-_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _MAX_AXES: Final = 3
 """The most spatial axes of a library's convolution."""
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
@@ -78,11 +77,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     }
 
     def type_of(name: str) -> ArrayType:
-        """Return the type of the array ``name``: operand, kernel or output.
-
-        ``roles``, and the names and numbers of extents in ``along`` and ``counts``, are
-        those of the enclosing function.
-        """
+        """Return the type of the array ``name``: operand, kernel or output."""
         shape = [0] * sum(map(len, roles[name]))
         for role, axes in enumerate(roles[name]):
             for k, axis in enumerate(axes):
@@ -144,7 +139,7 @@ class _Arrangement:
         axes, gives = len(params["strides"]), params["gives"]
         result = equation.outputs[0].type
         if (
-            types[0].dtype not in _DTYPES
+            types[0].dtype not in dtypes.FLOATS
             or not 1 <= axes <= _MAX_AXES
             or 0 in (types[0].size, types[1].size, result.size)
         ):
@@ -238,7 +233,8 @@ class _Arrangement:
         is_padded = bool(self.extra_padding) and self.algorithm == "library"
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
         if is_padded and "operand" in arrays:
-            arrays["operand"] = self._with_extra_padding(arrays["operand"])
+            x = arrays["operand"]
+            arrays["operand"] = padded(x, self._extra_widths(x.type.ndim))
         in_order = [
             to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
@@ -251,7 +247,7 @@ class _Arrangement:
         if gives != "operand" or not is_padded:
             return from_library_axes(library_result, result, *back)
         # The cotangent of a padded operand: cut off the extra padding.
-        padding = [self.extra_padding.get(a, (0, 0)) for a in range(result.ndim)]
+        padding = self._extra_widths(result.ndim)
         start = tuple(low for low, _ in padding)
         limit = tuple(low + n for low, n in zip(start, result.shape, strict=True))
         wide = (n + sum(both) for n, both in zip(result.shape, padding, strict=True))
@@ -261,14 +257,9 @@ class _Arrangement:
         ones = (1,) * result.ndim
         return slicing.slice_(library_result, start=start, limit=limit, strides=ones)
 
-    def _with_extra_padding(self, x: Atom) -> Atom:
-        """Pad ``x``, the operand, with the zeros that the library does not add."""
-        # Zeros before, after and between the elements along each axis.
-        config = tuple(
-            (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
-        )
-        zero = conversion.literal(0, x.type.dtype)
-        return slicing.pad(x, zero, config=config)
+    def _extra_widths(self, ndim: int) -> list[tuple[int, int]]:
+        """Return ``extra_padding`` for each of the operand's ``ndim`` axes."""
+        return [self.extra_padding.get(axis, (0, 0)) for axis in range(ndim)]
 
     def _compute(self, operands: Sequence[Atom]) -> Atom:
         """Emit the convolution of ``operands``, whose axes are the library's.
@@ -364,8 +355,7 @@ def for_library(
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         """Rewrite ``equation`` over ``operands``, and return its result.
 
-        None keeps the equation, which no library computes. ``choose`` (the choice of
-        algorithms) and ``deterministic`` are those of the enclosing function.
+        None keeps the equation, which no library computes.
         """
         arrangement = _library_convolution(equation, choose, deterministic)
         if arrangement is None:

@@ -2,7 +2,8 @@
 
 It takes about as long as a copy of the image; cuDNN takes several times as long.
 Threads are assigned as in ``stencils``; products are summed in float32 by fused
-multiply-adds.
+multiply-adds. The integers ``p`` are those that a call of cuDNN would have; ``gives``
+says which array of the convolution is computed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ _MAX_WIDTH: Final = 9  # columns of a window
 
 
 def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
-    """Return whether these kernels compute the convolution with the integers ``p``.
+    """Return whether these kernels compute a convolution, whose result has ``dtype``.
 
-    ``gives`` says which of its arrays is computed, of dtype ``dtype``. The operand's
-    cotangent is computed only if strides are 1: it is then a convolution of the
-    output's cotangent by the reversed kernel.
+    The operand's cotangent is computed only if strides are 1: it is then a convolution
+    of the output's cotangent by the reversed kernel.
     """
     # Channels must be last, each a group of its own, and fill vectors. Windows must be
     # short.
@@ -56,9 +56,8 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
     """Return the extents of a convolution, or of its operand's cotangent.
 
-    ``gives`` is ``"output"`` for the convolution. ``p`` are the integers that a call of
-    cuDNN would have: ``count0`` is the output's extent along spatial axis 0, and
-    ``extent0`` the operand's. For the cotangent, the two change places.
+    In ``p``, ``count0`` is the output's extent along spatial axis 0, and ``extent0``
+    the operand's. For the cotangent, the two change places.
     """
     rows_name, other = ("count", "extent") if gives == "output" else ("extent", "count")
     rows, columns = (p[f"{rows_name}{k}"] for k in range(AXES))
@@ -71,9 +70,8 @@ def depthwise(
 ) -> Iterable[HandwrittenCall]:
     """Return the calls that compute ``result``, one of the arrays of a convolution.
 
-    ``gives`` says which array it is; ``first`` and ``second`` are the other two. The
-    convolution's kernel is [size, size, channel]; ``p`` are the integers that a call of
-    cuDNN would have.
+    ``first`` and ``second`` are the other two. The convolution's kernel is [size, size,
+    channel].
     """
     if gives == "kernel":
         return kernel_sums(first, second, result, p)
@@ -86,7 +84,7 @@ def _convolution(
     """Return the call that computes ``result``: output, or operand's cotangent.
 
     ``source`` is the array that windows move over, and ``taps`` the convolution's
-    kernel. ``gives`` and ``p`` are as in ``depthwise``.
+    kernel.
     """
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
@@ -94,7 +92,6 @@ def _convolution(
     def along(k: int) -> WindowAxis:
         """Return the windows along spatial axis ``k``.
 
-        The call's integers ``p``, and ``forward``, are those of the enclosing function.
         For the operand's cotangent (not ``forward``), windows reach to the other side:
         their padding is the rest of the window.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from arrayfn.dtypes import BY_SHORT_NAME, DType
+from arrayfn.dtypes import DType, compute_dtype
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.windows.stencils import (
@@ -38,7 +38,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     ``dtype`` is the arrays' dtype.
     """
     lanes = Lanes(dtype)
-    words = BY_SHORT_NAME[lanes.compute].itemsize // 4
+    words = compute_dtype(dtype).itemsize // 4
     arrays = ("count", "extent")
     pixels = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
@@ -64,8 +64,7 @@ def kernel_sums(
     vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
     lines_each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
     slots = -(-lines // lines_each)
-    wide = BY_SHORT_NAME[lanes.compute]
-    partial = Var(ArrayType((slots, result.type.size), wide))
+    partial = Var(ArrayType((slots, result.type.size), compute_dtype(dtype)))
     integers = {
         "items": slots * p["size0"] * vectors,
         "vectors": vectors,

@@ -1,6 +1,8 @@
 """The texts of pooling kernels: reductions of windows, and their transposes.
 
 Functions return the lines of a kernel, with the threads and names of ``stencils``.
+``lanes`` is the vector of a thread, ``axes`` are the windows along lines and along
+columns.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ MAX_CELLS: Final = 4
 def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """Return the lines of a kernel for ``sums``, the sum of each window of ``x``.
 
-    ``axes`` are the windows along lines and along columns. Sums are rounded once.
+    Sums are rounded once.
     """
     _, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
@@ -58,13 +60,8 @@ def extremum_body(
     """Return the lines of a kernel for the extremum of each window of ``x``.
 
     NaN takes precedence over numbers, and the first of equal elements over others.
-
-    Args:
-        lanes: The vector of a thread.
-        axes: The windows along lines and along columns.
-        gives: The results: ``best``, the element, and ``position``, its row-major index
-            in the window.
-        minimum: Compute the minimum, not the maximum.
+    ``gives`` are the results: ``best``, the element, and ``position``, its row-major
+    index in the window. The extremum is the ``minimum``, or else the maximum.
     """
     _, right = axes
     # ``limit`` is the identity of the extremum: the element beyond the border.
@@ -134,12 +131,11 @@ def _compare(
 def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> str:
     """Return the lines of a kernel that sums ``values`` of an element's windows.
 
-    ``axes`` are the windows along lines and along columns. A window counts if its entry
-    of ``positions`` is the element. The elements of a cell, ``stride`` along each axis,
-    are in the same windows: those that begin in the cell, and in up to ``reach`` cells
-    before it. The sums of the thread's elements are ``sums0_0``, ``sums0_1`` and so on,
-    by row and column; the windows of a line of cells are ``value0``, ``value1`` and so
-    on, with the positions ``place0`` and so on.
+    A window counts if its entry of ``positions`` is the element. The elements of a
+    cell, ``stride`` along each axis, are in the same windows: those that begin in the
+    cell, and in up to ``reach`` cells before it. The sums of the thread's elements are
+    ``sums0_0``, ``sums0_1`` and so on, by row and column; the windows of a line of
+    cells are ``value0``, ``value1`` and so on, with the positions ``place0`` and so on.
     """
     down, right = axes
     reach = [(along.size - 1) // along.stride for along in axes]
@@ -186,7 +182,7 @@ def _add_line_of_windows(
 
     Args:
         lanes: The vector of a thread.
-        axes: The windows along lines and along columns.
+        axes: The windows.
         distance: The number of the line of windows less that of the cells' row.
         back: How many cells above the thread's cells the windows begin.
         reach: How many cells to the left of the thread's cells they begin at most.
@@ -256,9 +252,9 @@ def _store_cells(
 ) -> str:
     """Return lines that store the sums of a thread's elements, if they exist.
 
-    ``axes`` are the windows along lines and along columns, ``skipped`` the cells of
-    padding before the first cell of a thread. ``whole_rows`` and ``whole_columns`` are
-    the extents of the image, integers of the call.
+    ``skipped`` are the cells of padding before the first cell of a thread.
+    ``whole_rows`` and ``whole_columns`` are the extents of the image, integers of the
+    call.
     """
     down, right = axes
     top_padding, left_padding = (

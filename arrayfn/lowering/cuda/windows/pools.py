@@ -15,7 +15,6 @@ from typing import Any, Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
@@ -47,10 +46,10 @@ from arrayfn.primitives.window_reductions import (
 )
 from arrayfn.primitives.windowed import SlidingWindows
 
-_DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
+_POOLING: Final = (*_FORWARD, window_put)
 _MAX_TAPS: Final = 32  # elements of a window
 _MAX_WIDTH: Final = 9  # columns of a window
 _MIN_RESULTS: Final = 1 << 10
@@ -79,7 +78,7 @@ class _Geometry:
         ``shape`` and ``dtype`` are the array's.
         """
         # Two axes, as many as ``_NO_PADDING`` has pairs for.
-        if dtype not in _DTYPES or len(windows.axes) != len(_NO_PADDING):
+        if dtype not in dtypes.FLOATS or len(windows.axes) != len(_NO_PADDING):
             return None
         first, second = windows.axes
         channels = math.prod(shape[second + 1 :])
@@ -145,7 +144,7 @@ def _geometry(equation: Equation) -> _Geometry | None:
     Reductions of windows that neither overlap nor reach outside have no kernel here.
     """
     primitive, params = equation.primitive, dict(equation.params)
-    if primitive not in (*_FORWARD, window_put):
+    if primitive not in _POOLING:
         return None
     params.pop("extents", None)
     is_put = primitive is window_put
@@ -170,31 +169,17 @@ def with_padded_windows(program: Program) -> Program:
     A pad is folded into the reduction of windows that reads it, and a slice into the
     ``window_put`` whose result it cuts.
     """
-    pooling_primitives = (*_FORWARD, window_put)
-    if all(
-        equation.primitive not in pooling_primitives for equation in program.equations
-    ):
+    if all(equation.primitive not in _POOLING for equation in program.equations):
         return program
     definitions = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            folded = _with_pad_before(
-                equation, definitions, constants
-            ) or _with_cut_after(equation, definitions)
-            if folded is None:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in folded.inputs]
-            primitive = primitive_of(folded)
-            (environment[equation.outputs[0]],) = builder.emit(
-                primitive, operands, folded.params
-            )
-    return builder.build([rename(a, environment) for a in program.outputs])
+    equations: list[Equation] = []
+    for equation in program.equations:
+        folded = _with_pad_before(equation, definitions, constants)
+        folded = folded or _with_cut_after(equation, definitions) or equation
+        outputs, source = equation.outputs, equation.source
+        equations.append(replace(folded, outputs=outputs, source=source))
+    return replace(program, equations=tuple(equations))
 
 
 def _with_pad_before(
@@ -304,14 +289,13 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
     else:
         # The pair: an extremum, its position, or both. ``_POSITIONS`` gives for each
         # argmin or argmax primitive the one that computes the extremum itself.
-        position = next((row for row in _POSITIONS if row in results), None)
-        minimum = reduce_window_min in results or position is window_argmin
-        value = next((row for row in _POSITIONS.values() if row in results), None)
-        outputs = {"best": value, "position": position}
+        minimum = reduce_window_min in results or window_argmin in results
+        rows_by_name = {"best": _POSITIONS.values(), "position": _POSITIONS}
         writes = {
             name: Pointer(results[row])
-            for name, row in outputs.items()
-            if row is not None
+            for name, rows in rows_by_name.items()
+            for row in rows
+            if row in results
         }
         body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
     text = Handwritten(

@@ -18,13 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.dtypes import DType, short_name
+from arrayfn.dtypes import HALF_PRECISION, DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import indented
 
 THREADS: Final = 128  # of a block
 COLUMNS: Final = 4  # neighbouring outputs of a thread
 BAND: Final = 8  # neighbouring rows of a block
-_WORDS: Final = {"f16": "u16", "bf16": "u16", "f32": "f32", "f64": "f64"}
 _LARGEST: Final = 2**31  # indices are below it
 
 
@@ -45,7 +44,7 @@ class Lanes:
     @property
     def word(self) -> str:
         """The dtype's name in functions that access memory."""
-        return _WORDS[self.short]
+        return "u16" if self.is_half_precision else self.short
 
     @property
     def short(self) -> str:
@@ -55,12 +54,12 @@ class Lanes:
     @property
     def compute(self) -> str:
         """The short name of the compute dtype."""
-        return "f64" if self.word == "f64" else "f32"
+        return short_name(compute_dtype(self.dtype))
 
     @property
     def is_half_precision(self) -> bool:
         """Whether elements are fp16 or bf16, and values float32."""
-        return self.word != self.compute
+        return self.dtype in HALF_PRECISION
 
     @property
     def zero(self) -> str:
@@ -332,7 +331,7 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> str:
     ``results`` are the registers of its outputs: vectors of values. Outputs beyond the
     last column are not stored.
     """
-    lines = [OUTPUT_INDEX]  # defines ``at``, the index of the first output
+    lines = [OUTPUT_INDEX]
     for k, tile in enumerate(results):
         index = f"at + {k} * channels"
         lines += store(lanes, array, index, tile, f"column + {k} < columns")

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arrayfn.dtypes import DType
 from arrayfn.ir import Atom
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
@@ -141,15 +140,6 @@ def convolve_blocks(
     return _unblocked(result, borders[gives], strides, p["inner"])
 
 
-def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """Return the number of channels of blocks, padded to be aligned.
-
-    A block has ``strides`` pixels, of ``inner`` channels of ``dtype``.
-    """
-    step = max(1, _ALIGNED // dtype.itemsize)
-    return -(-inner * math.prod(strides) // step) * step
-
-
 def _order(count: int) -> tuple[int, ...]:
     """Return the permutation that brings the axes of blocks before those within.
 
@@ -169,10 +159,8 @@ def _blocked(
     ``borders`` are the zeros to add before and after each spatial axis, ``strides`` the
     pixels of a block along it.
     """
-    zero = conversion.literal(0, x.type.dtype)
-    none = (0, 0, 0)  # no zeros before, after and between elements
-    config = (none, *((low, high, 0) for low, high in borders), none)
-    x = slicing.pad(x, zero, config=config)
+    none = (0, 0)
+    x = padded(x, (none, *borders, none))
     first, *space, inner = x.type.shape
     shape: list[int] = [first]
     for n, stride in zip(space, strides, strict=True):
@@ -181,10 +169,15 @@ def _blocked(
     x = views.transpose(x, permutation=_order(len(strides)))
     blocks = [n // stride for n, stride in zip(space, strides, strict=True)]
     x = views.reshape(x, shape=(first, *blocks, inner * math.prod(strides)))
-    missing = _channels(inner, strides, x.type.dtype) - x.type.shape[-1]
-    if not missing:
-        return x
-    config = (*(none,) * (1 + len(strides)), (0, missing, 0))
+    # How many channels are missing to a multiple of ``_ALIGNED`` bytes.
+    missing = -x.type.shape[-1] % max(1, _ALIGNED // x.type.dtype.itemsize)
+    return padded(x, (*(none,) * (1 + len(strides)), (0, missing))) if missing else x
+
+
+def padded(x: Atom, widths: Sequence[tuple[int, int]]) -> Atom:
+    """Add zeros before and after each axis of ``x``; negative widths cut off."""
+    zero = conversion.literal(0, x.type.dtype)
+    config = tuple((before, after, 0) for before, after in widths)
     return slicing.pad(x, zero, config=config)
 
 
@@ -210,8 +203,5 @@ def _unblocked(
     x = views.transpose(x, permutation=tuple(order.index(k) for k in range(len(order))))
     space = (n * stride for n, stride in zip(blocks, strides, strict=True))
     x = views.reshape(x, shape=(first, *space, inner))
-    # A pad with negative widths cuts off.
-    none = (0, 0, 0)
-    config = (none, *((-low, -high, 0) for low, high in borders), none)
-    zero = conversion.literal(0, x.type.dtype)
-    return slicing.pad(x, zero, config=config)
+    none = (0, 0)
+    return padded(x, (none, *((-low, -high) for low, high in borders), none))
