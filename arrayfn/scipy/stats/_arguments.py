@@ -47,6 +47,11 @@ def probability(p: Array) -> Array:
     return anp.where((p >= 0) & (p <= 1), p, math.nan)
 
 
+def count(n: Array) -> Array:
+    """Return n if it is an integer >= 0, else NaN."""
+    return anp.where((n >= 0) & (anp.floor(n) == n), n, math.nan)
+
+
 def positive(x: Array) -> Array:
     """Return x if it is positive, else NaN, so that invalid parameters give NaN."""
     return anp.where(x > 0, x, math.nan)

@@ -19,9 +19,11 @@ _TERMS = 240  # counts from here on are negligible for means up to 100
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of k in the Poisson distribution.
 
-    It is y log(mu) - log(y!) - mu for integers y = k - loc >= 0, else -inf.
+    It is y log(mu) - log(y!) - mu for integers y = k - loc >= 0, else -inf. It is
+    NaN for negative ``mu``.
     """
     (n, mu), valid = counted("poisson.logpmf", k, loc, mu)
+    mu = anp.where(mu >= 0, mu, math.nan)
     return within(valid, special.xlogy(n, mu) - special.gammaln(n + 1) - mu)
 
 
