@@ -11,6 +11,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.lax.special_convergence import stirling
 from arrayfn.lax.special_incomplete_beta import log_beta
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -21,8 +22,6 @@ from arrayfn.transforms.custom import custom_jvp
 
 _LARGEST = 171  # the largest integer whose gamma function float64 holds
 _FACTORIALS = np.array([float(math.factorial(n)) for n in range(_LARGEST)])
-# B(2 k) / (2 k (2 k - 1)), for k from 1.
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _SHIFT = 10  # Stirling's series is used from here on
 _TINY = 1e-100  # below it gamma(x) is 1 / x
 
@@ -79,14 +78,9 @@ def _gamma_positive(a: Array) -> Array:
     """
     shifted = a < _SHIFT
     z = anp.where(shifted, a + float(_SHIFT), anp.minimum(a, 180.0))
-    inverse = 1.0 / z
-    square = inverse * inverse
-    total: Any = _STIRLING[-1]
-    for number in reversed(_STIRLING[:-1]):
-        total = total * square + number
     # z**(z - 1/2) as power**2, because it overflows before the result does.
     power = anp.power(z, 0.5 * z - 0.25)
-    small = anp.exp(total * inverse - z)
+    small = anp.exp(stirling(z) - z)
     value = math.sqrt(2.0 * math.pi) * power * small * power
     product = anp.where(shifted, a, 1.0)
     for k in range(1, _SHIFT):
