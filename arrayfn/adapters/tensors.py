@@ -73,7 +73,8 @@ def torch(
             returned = function(*tensors[:-results], **static)
             _write(function, returned, tensors[-results:])
 
-    _forget_signature(kernel)
+    # ``inspect`` would find the parameters of ``function`` by this attribute.
+    del kernel.__wrapped__
     return kernel
 
 
@@ -99,7 +100,7 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
             pointers = [x for x in tensors if x is not None]
-            kernel[_tuple(grid)](*pointers, **named)
+            kernel[(grid,) if isinstance(grid, int) else grid](*pointers, **named)
 
     return _named(launched, kernel)
 
@@ -180,11 +181,6 @@ def _launch_of(
     )
 
 
-def _tuple(grid: Grid) -> Any:
-    """Return the grid as a tuple if it is a number."""
-    return (grid,) if isinstance(grid, int) else grid
-
-
 def _library(name: str, wanted: Any) -> Any:
     """Import and return the module ``name``; raise BackendError if not installed.
 
@@ -255,14 +251,6 @@ def _named(kernel: Kernel, function: Any) -> Kernel:
     kernel.__name__ = _name(function)
     kernel.__doc__ = getattr(function, "__doc__", None)
     return kernel
-
-
-def _forget_signature(kernel: Any) -> None:
-    """Make ``inspect`` show the kernel's own parameters, not those of its function.
-
-    ``functools.wraps`` has set ``__wrapped__``, by which ``inspect`` finds the latter.
-    """
-    del kernel.__wrapped__
 
 
 __all__ = ["cuda_jit", "tilelang", "torch", "triton"]

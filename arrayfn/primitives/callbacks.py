@@ -294,8 +294,7 @@ def _io_batch(
     called = io_callback(
         *operands, callback=callback, results=mapped, loops=loops, method=method
     )
-    outputs = list(called) if isinstance(called, tuple) else [called]
-    return outputs, [0] * len(outputs)
+    return as_list(called), [0] * len(results)
 
 
 io_callback = Primitive(

@@ -33,7 +33,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
-        arguments = [_value(a, environment) for a in equation.inputs]
+        arguments = [value_of(a, environment) for a in equation.inputs]
         primitive = primitive_of(equation)
         try:
             result = primitive.reference(*arguments, **equation.params)
@@ -41,10 +41,10 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
             raise located(error, equation.source) from None
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
-    return [_value(a, environment) for a in program.outputs]
+    return [value_of(a, environment) for a in program.outputs]
 
 
-def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
+def value_of(atom: Atom, environment: dict[Var, Any]) -> Any:
     """Return the array of ``atom``: a Var's in ``environment``, or a Literal's."""
     if isinstance(atom, Var):
         return environment[atom]

@@ -246,11 +246,6 @@ def building(like: Equation) -> ProgramBuilder:
     return builder
 
 
-def plain(type: ArrayType) -> ArrayType:
-    """Return ``type`` in row-major layout, the layout of all types in rules."""
-    return type.plain()
-
-
 def check_types(
     what: str, types: Sequence[ArrayType], wanted_types: Sequence[ArrayType]
 ) -> None:
@@ -295,7 +290,7 @@ def built(
     """
     builder = ProgramBuilder(name)
     with builder:
-        inputs = [builder.input(plain(t)) for t in types]
+        inputs = [builder.input(t.plain()) for t in types]
         return builder.build(emit(*inputs))
 
 
@@ -468,7 +463,7 @@ def scan_types(
     check_types(f"scan: operands of {program.name}", inputs, program.input_types)
     check_types("scan: the carry", program.output_types[:carry], state)
     return (
-        *(plain(t) for t in program.output_types[:carry]),
+        *(t.plain() for t in program.output_types[:carry]),
         *(
             t.with_shape((length, *t.shape)).with_varying(t.varying)
             for t in program.output_types[carry:]

@@ -35,7 +35,6 @@ from arrayfn.primitives.control_flow import (
     check_closed,
     check_types,
     emitted,
-    plain,
     selected,
 )
 from arrayfn.primitives.families import random_array
@@ -64,7 +63,7 @@ def _types(
     check_types(what, [*operands[:consts], *results], transposed.input_types)
     what = "linear_call: results of the transpose"
     check_types(what, transposed.output_types, operands[consts:])
-    return tuple(plain(t) for t in results)
+    return tuple(t.plain() for t in results)
 
 
 def _jvp(
@@ -125,7 +124,7 @@ def _transpose(
             "the transpose of a function that is not linear was asked for: linear_call "
             "is linear in its second argument alone"
         )
-    dense_cotangents = views.dense(cotangents, map(plain, body.output_types))
+    dense_cotangents = views.dense(cotangents, [t.plain() for t in body.output_types])
     params = {"body": transposed, "transposed": body, "consts": consts}
     input_cotangents = as_list(linear_call(*fixed, *dense_cotangents, **params))
     pairs = zip(inputs[consts:], input_cotangents, strict=True)

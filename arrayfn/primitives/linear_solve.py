@@ -36,7 +36,6 @@ from arrayfn.primitives.control_flow import (
     check_closed,
     check_types,
     emitted,
-    plain,
     selected,
 )
 from arrayfn.primitives.families import random_array
@@ -77,7 +76,7 @@ def _types(
         check_types(what, operands, inner.input_types)
         what = f"linear_solve: results of {inner.name}"
         check_types(what, inner.output_types[:count], right_sides)
-    return tuple(plain(t) for t in body.output_types)
+    return tuple(t.plain() for t in body.output_types)
 
 
 def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:

@@ -39,7 +39,6 @@ from arrayfn.primitives.control_flow import (
     Split,
     Transpose,
     equation,
-    plain,
     selected,
     unselected,
 )
@@ -277,7 +276,7 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
     return Primitive(
         name=name,
         family="view",
-        types=lambda x, **_: plain(x),
+        types=lambda x, **_: x.plain(),
         reference=lambda x, **_: np.array(x),
         kernel=View(lambda x, **_: views.unchanged(x)),
         jvp=jvp_alone(lambda x, y, t, **_: t),
@@ -318,7 +317,7 @@ def _barrier_samples() -> Iterable[Sample]:
 optimization_barrier = Primitive(
     name="optimization_barrier",
     family="view",
-    types=lambda x, token: plain(x),
+    types=lambda x, token: x.plain(),
     reference=lambda x, token: np.array(x),
     # Never affine: its readers must not read the operand directly.
     kernel=View(lambda x: None),

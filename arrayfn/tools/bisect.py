@@ -26,7 +26,7 @@ from arrayfn.ir.format import equation_lines, format_program
 from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
-from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.calls import evaluate, value_of
 from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
@@ -184,7 +184,7 @@ class _Search:
         values = self.stored(program, inputs)
         source = _source_of_nan(program, values)
         for equation in program.equations:
-            operands = [_value(a, values) for a in equation.inputs]
+            operands = [value_of(a, values) for a in equation.inputs]
             results = [values[v] for v in equation.outputs]
             fault = _wrong(program, equation, values)
             if fault is None and equation is source:
@@ -304,13 +304,6 @@ def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
         return [np.asarray(x) for x in evaluate(program, inputs)]
 
 
-def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
-    """Return the array of ``atom``: a Var's in ``values``, or a Literal's."""
-    if isinstance(atom, Var):
-        return values[atom]
-    return np.asarray(atom.value).astype(atom.type.dtype)
-
-
 def _has_nan(x: Array) -> bool:
     """Whether ``x`` has a NaN; arrays of integers and bools have none."""
     return x.dtype in dtypes.INEXACT and bool(np.isnan(_wide(x)).any())
@@ -357,7 +350,7 @@ def _wrong(
     """
     if equation.primitive.name in ("pure_callback", "debug_callback"):
         return None
-    operands = [_value(a, values) for a in equation.inputs]
+    operands = [value_of(a, values) for a in equation.inputs]
     results = [values[v] for v in equation.outputs]
     with np.errstate(all="ignore"):
         judged = oracle(_single(equation), operands, have=results)
