@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     return [value_of(a, environment) for a in program.outputs]
 
 
-def value_of(atom: Atom, environment: dict[Var, Any]) -> Any:
+def value_of(atom: Atom, environment: Mapping[Any, Any]) -> Any:
     """Return the array of ``atom``: a Var's in ``environment``, or a Literal's."""
     if isinstance(atom, Var):
         return environment[atom]

@@ -20,8 +20,9 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.primitives.base import Array, Atoms, Primitive, needed
+from arrayfn.primitives.base import Array, Atoms, Dims, Primitive, needed
 from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.rules import all_mapped, mapped_axes_first
 
 T = TypeVar("T")
 Interpret = Callable[[Program, Sequence[Any]], list[Any]]
@@ -244,6 +245,26 @@ def building(like: Equation) -> ProgramBuilder:
     builder = ProgramBuilder(like.primitive.name)
     builder.source = like.source
     return builder
+
+
+def mapped_with_constants(
+    batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, consts: int
+) -> tuple[list[Atom], Callable[[Program], Program]]:
+    """Map a call whose first ``consts`` operands are constants of its Programs.
+
+    Returns the operands, of which all but constants are mapped, by repetition if they
+    were not; and a function that maps a Program of the call, and all its results.
+    """
+    constants = mapped_axes_first(inputs[:consts], dims[:consts])
+    others = all_mapped(axis_size, inputs[consts:], dims[consts:])
+    varies = [dim is not None for dim in dims[:consts]]
+
+    def mapped(program: Program) -> Program:
+        """Map ``program`` by the mapped constants and all other inputs."""
+        wanted = [*varies, *[True] * (len(program.inputs) - consts)]
+        return batch(program, axis_size, wanted, [True] * len(program.outputs))[0]
+
+    return [*constants, *others], mapped
 
 
 def check_types(

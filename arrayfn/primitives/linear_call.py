@@ -35,13 +35,12 @@ from arrayfn.primitives.control_flow import (
     check_closed,
     check_types,
     emitted,
+    mapped_with_constants,
     selected,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_mapped,
     as_list,
-    mapped_axes_first,
     not_linear,
     not_none,
 )
@@ -149,24 +148,9 @@ def _batch(
     The linear operands are mapped in any case, by repetition if they were not, and so
     are all results. The first ``consts`` operands are constants of both Programs.
     """
-    fixed = mapped_axes_first(inputs[:consts], dims[:consts])
-    mapped = [dim is not None for dim in dims[:consts]]
-    mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
-
-    def mapped_program(program: Program) -> Program:
-        """Map ``program`` by the mapped constants and all other inputs."""
-        others = len(program.inputs) - consts
-        every = [True] * len(program.outputs)
-        is_mapped = [*mapped, *[True] * others]
-        result, _ = batch(program, axis_size, is_mapped, every)
-        return result
-
+    operands, mapped = mapped_with_constants(batch, axis_size, inputs, dims, consts)
     outputs = linear_call(
-        *fixed,
-        *mapped_operands,
-        body=mapped_program(body),
-        transposed=mapped_program(transposed),
-        consts=consts,
+        *operands, body=mapped(body), transposed=mapped(transposed), consts=consts
     )
     return as_list(outputs), [0] * len(body.outputs)
 

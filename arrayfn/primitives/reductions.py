@@ -67,7 +67,6 @@ def _reduction(
     accepts: Iterable[DType],
     jvp: Any,
     transpose: Any = NOT_LINEAR,
-    tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
     """Make a reduction Primitive.
@@ -80,7 +79,6 @@ def _reduction(
         accepts: the dtypes that the primitive takes.
         jvp: the jvp rule, or a marker.
         transpose: the transpose rule, or a marker.
-        tolerance: the relative error that the table tests allow.
         doc: what the primitive computes.
     """
     allowed = frozenset(accepts)
@@ -113,7 +111,7 @@ def _reduction(
         transpose=transpose,
         batch=batched_along(lambda x, axes: primitive(x, axes=shifted(axes))),
         samples=samples,
-        tolerance=tolerance,
+        tolerance=Tolerance(float32=4e-6, float64=1e-14),
         doc=doc,
         factors=factors.reduction(name.removeprefix("reduce_")),
     )

@@ -7,6 +7,7 @@ import math
 import arrayfn.numpy as anp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.scipy import special
 
 
 def floats(name: str, *operands: ArrayLike) -> list[Array]:
@@ -78,6 +79,11 @@ def counted(
     number = k - loc
     valid = (anp.floor(number) == number) & (number >= 0)
     return [anp.where(valid, number, 0), *others], valid
+
+
+def log_choices(n: Array, k: Array) -> Array:
+    """Return the logarithm of C(n, k), which is 1 / ((n + 1) B(n - k + 1, k + 1))."""
+    return -anp.log1p(n) - special.betaln(n - k + 1, k + 1)
 
 
 def within(inside: Array, value: Array, outside: float = -math.inf) -> Array:
