@@ -34,7 +34,7 @@ from arrayfn.errors import (
 
 Kernel = Callable[..., None]
 Grid = int | Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
-Launch = Callable[..., tuple[Any, Mapping[str, Any]]]
+Launch = Callable[..., tuple[Grid, Mapping[str, Any]]]
 
 _STORED_AS: Final = {1: np.uint8, 2: np.uint16}
 

@@ -1,4 +1,4 @@
-"""Helpers of special functions, which compute in float64 for all dtypes."""
+"""Helpers of special functions, most of which compute in float64 for all dtypes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from arrayfn.numpy.manipulation import broadcast_arrays
 quiet = np.errstate(all="ignore")
 
 _SPLITTER = 2.0**27 + 1.0  # splits the 53 bits of a float64 in two parts
+
+
+def floats(name: str, *operands: ArrayLike) -> list[Array]:
+    """Convert ``operands`` to arrays of one floating-point dtype.
+
+    Errors call the function ``name``.
+    """
+    return [ops.as_array(x) for x in ops.floated(name, *operands)]
 
 
 def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:

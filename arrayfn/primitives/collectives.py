@@ -54,8 +54,6 @@ from arrayfn.primitives.slicing import concatenate, slice_
 Permutation = tuple[tuple[int, int], ...]
 """Pairs (source, target) of members; a member that is no target gets zeros."""
 
-OPERATIONS: Final = ("sum", "max", "min")
-
 OverAxis = Callable[..., tuple[Atom, Dim]]
 """Computes a collective along the axis itself: (size, x, dim) -> (result, its dim)."""
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 import math
 
 import arrayfn.numpy as anp
-from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.double_precision import floats
 from arrayfn.scipy import special
-
-
-def floats(name: str, *operands: ArrayLike) -> list[Array]:
-    """Convert ``operands`` to arrays of one floating-point dtype.
-
-    Errors call the function ``name``.
-    """
-    return [ops.as_array(x) for x in ops.floated(name, *operands)]
 
 
 def standard(

@@ -7,8 +7,8 @@ import math
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, positive, standard, within
+from arrayfn.numpy.double_precision import floats, quiet
+from arrayfn.scipy.stats._arguments import positive, standard, within
 
 
 @quiet

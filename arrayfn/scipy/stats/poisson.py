@@ -6,9 +6,9 @@ import math
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import counted, floats, within
+from arrayfn.scipy.stats._arguments import counted, within
 
 _LARGE_MEAN = 100.0  # the entropy is an asymptotic expansion from this mean on
 _NEGLIGIBLE = 80.0  # probabilities below exp(-80) are negligible
