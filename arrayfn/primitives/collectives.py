@@ -49,7 +49,7 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import repeated
-from arrayfn.primitives.slicing import concatenate, slice_
+from arrayfn.primitives.slicing import concatenate, slice_along
 
 Permutation = tuple[tuple[int, int], ...]
 """Pairs (source, target) of members; a member that is no target gets zeros."""
@@ -443,21 +443,14 @@ def _permute_over(
         return x, None  # all members send and receive the same value
     members_values = repeated(size, x, dim)
     shape = members_values.type.shape
-    source_of = {target: start for start, target in permutation}
+    source_of = {target: source for source, target in permutation}
     zeros = views.broadcast_literal(0, members_values.type.with_shape((1, *shape[1:])))
-    zeros_of_rest = (0,) * (len(shape) - 1)
-
-    def part(k: int) -> Atom:
-        """Return member k's value, with an axis of extent 1 in front."""
-        limit = (k + 1, *shape[1:])
-        return slice_(
-            members_values,
-            start=(k, *zeros_of_rest),
-            limit=limit,
-            strides=(1,) * len(shape),
-        )
-
-    parts = [part(source_of[k]) if k in source_of else zeros for k in range(size)]
+    parts = [
+        slice_along(members_values, 0, source_of[k], source_of[k] + 1)
+        if k in source_of
+        else zeros
+        for k in range(size)
+    ]
     return concatenate(*parts, axis=0), 0
 
 
