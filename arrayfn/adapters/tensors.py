@@ -62,7 +62,7 @@ def torch(
     @functools.wraps(function)
     def kernel(*arrays: Any, **static: Any) -> None:
         """Call the function on tensors that share the arrays' memory."""
-        library = _library("torch", function)
+        library = _torch(function)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
             stack.enter_context(library.no_grad())
@@ -95,7 +95,7 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 
     def launched(*arrays: Any, **static: Any) -> None:
         """Launch the kernel on PyTorch's stream."""
-        library = _library("torch", kernel)  # Triton asks PyTorch for the stream
+        library = _torch(kernel)  # Triton asks PyTorch for the stream
         grid, named = _launch_of(launch, kernel, arrays, static)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
@@ -121,7 +121,7 @@ def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
 
     def called(*arrays: Any, **static: Any) -> None:
         """Call the kernel that is compiled for these sizes; compile it at first use."""
-        library = _library("torch", factory)
+        library = _torch(factory)
         arguments = sizes(*arrays, **static)
         by_name = isinstance(arguments, Mapping)
         key = tuple(arguments.items()) if by_name else tuple(arguments)
@@ -181,16 +181,16 @@ def _launch_of(
     )
 
 
-def _library(name: str, wanted: Any) -> Any:
-    """Import and return the module ``name``; raise BackendError if not installed.
+def _torch(wanted: Any) -> Any:
+    """Import and return PyTorch; raise BackendError if it is not installed.
 
     ``wanted`` is the function that needs it, for the message.
     """
     try:
-        return importlib.import_module(name)
+        return importlib.import_module("torch")
     except ImportError as error:
         raise BackendError(
-            f"kernel {_name(wanted)} needs {name}, which is not installed: {error}. "
+            f"kernel {_name(wanted)} needs torch, which is not installed: {error}. "
             "Install it, or remove the kernel from its operator",
             user_location(),
         ) from error
