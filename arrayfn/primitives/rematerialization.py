@@ -283,7 +283,7 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
         transpose=transposed_first(lambda ct, type, **_: ct),
         batch=batched_along(Emitter(name)),
         samples=lambda: [
-            Sample((families.random_array(d, (3, 4), 95, -3.0, 3.0),), params)
+            Sample((families.random_array(d, (3, 4), 95),), params)
             for d in (dtypes.float32, dtypes.int32)
         ],
         doc=doc,
@@ -310,7 +310,7 @@ def _barrier_batch(axis_size: int, inputs: Atoms, dims: Dims) -> Batched:
 def _barrier_samples() -> Iterable[Sample]:
     """Yield arrays behind a token of two floats, for the table tests."""
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
-        x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
+        x = families.random_array(dtype, (3, 4), 97 + seed)
         yield Sample((x, np.ones(2, np.float32)), {})
 
 
