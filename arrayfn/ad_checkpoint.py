@@ -12,6 +12,7 @@ from arrayfn import checkpoint_policies, tree
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
 from arrayfn.primitives.base import primitive_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import Function, name_of, trace_function
 from arrayfn.transforms.arguments import as_numbers, positions_of
@@ -109,8 +110,7 @@ def checkpoint(
             body=body,
             prevent_cse=prevent_cse,
         )
-        flat = results if isinstance(results, tuple) else (results,)
-        return tree.unflatten(traced.out_tree, flat)
+        return tree.unflatten(traced.out_tree, as_list(results))
 
     return wrapper
 

@@ -11,6 +11,7 @@ from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.primitives import callbacks
 from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, apply, is_made_of_equations
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms import check_leaf, leaf_type, name_of, shown_name
@@ -174,4 +175,4 @@ def staged_call(
     named_function = FUNCTIONS.name(flat, name)
     operands = [leaves[k] for k in places]
     results = apply(primitive, *operands, callback=named_function, loops=(), **params)
-    return results if isinstance(results, tuple) else (results,)
+    return as_list(results)

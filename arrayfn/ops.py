@@ -176,11 +176,9 @@ class _Segments:
         self.ids = anp.where(anp.less(ids, 0), self.count, ids)
 
     def limit(self, *, largest: bool) -> Any:
-        """Return the largest or the smallest number of the dtype."""
+        """Return the largest or the smallest number of the dtype, which is not bool."""
         if self.type.dtype in dtypes.FLOATS:
             return float("inf") if largest else -float("inf")
-        if self.type.dtype == dtypes.bool_:
-            return largest
         limits = anp.iinfo(self.type.dtype)
         return limits.max if largest else limits.min
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.transforms import jvp, vjp
-from arrayfn.transforms.arguments import leaf_type
+from arrayfn.transforms.arguments import leaf_type, own_name
 
 Function = Callable[..., Any]
 _SEED: Final = 0
@@ -79,7 +79,7 @@ def check_jvp(
     }
     tangents = _Directions().like(tuple(args))
     value, tangent = f_jvp(tuple(args), tangents)
-    what = err_msg or f"jvp of {_name(f)}"
+    what = err_msg or f"jvp of {own_name(f)}"
     _close(value, f(*args), f"value in {what}", limits)
     _close(tangent, _difference(f, args, tangents, eps), what, limits)
 
@@ -109,7 +109,7 @@ def check_vjp(
     directions = _Directions()
     tangents = directions.like(tuple(args))
     value, pull_back = f_vjp(*args)
-    what = err_msg or f"vjp of {_name(f)}"
+    what = err_msg or f"vjp of {own_name(f)}"
     _close(value, f(*args), f"value in {what}", limits)
     cotangents = directions.like(value)
     pulled = tuple(pull_back(cotangents))
@@ -131,7 +131,7 @@ def _check(
     ``modes`` are "fwd" and "rev"; ``limits`` are the tolerances. Orders above 1 check
     the derivatives of the jvp and vjp along random ``directions``.
     """
-    name = _name(f)
+    name = own_name(f)
     further = order > 1
     rest: Any = (order - 1, modes, eps, limits, directions)
     if "fwd" in modes:
@@ -156,11 +156,6 @@ def _check(
 
             backward.__name__ = f"vjp of {name}"
             _check(backward, args, *rest)
-
-
-def _name(f: Function) -> str:
-    """Return the function's name for messages."""
-    return getattr(f, "__name__", type(f).__name__)
 
 
 def _is_inexact(leaf: Any) -> bool:

@@ -34,7 +34,7 @@ from arrayfn.errors import (
 
 Kernel = Callable[..., None]
 Grid = int | Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
-Launch = Callable[..., tuple[Any, Mapping[str, Any]]]
+Launch = Callable[..., tuple[Grid, Mapping[str, Any]]]
 
 _STORED_AS: Final = {1: np.uint8, 2: np.uint16}
 
@@ -62,7 +62,7 @@ def torch(
     @functools.wraps(function)
     def kernel(*arrays: Any, **static: Any) -> None:
         """Call the function on tensors that share the arrays' memory."""
-        library = _library("torch", function)
+        library = _torch(function)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
             stack.enter_context(library.no_grad())
@@ -73,7 +73,8 @@ def torch(
             returned = function(*tensors[:-results], **static)
             _write(function, returned, tensors[-results:])
 
-    _forget_signature(kernel)
+    # ``inspect`` would find the parameters of ``function`` by this attribute.
+    del kernel.__wrapped__
     return kernel
 
 
@@ -94,12 +95,12 @@ def triton(kernel: Any, launch: Launch) -> Kernel:
 
     def launched(*arrays: Any, **static: Any) -> None:
         """Launch the kernel on PyTorch's stream."""
-        library = _library("torch", kernel)  # Triton asks PyTorch for the stream
+        library = _torch(kernel)  # Triton asks PyTorch for the stream
         grid, named = _launch_of(launch, kernel, arrays, static)
         with ExitStack() as stack:
             tensors = _tensors(library, arrays, stack)
             pointers = [x for x in tensors if x is not None]
-            kernel[_tuple(grid)](*pointers, **named)
+            kernel[(grid,) if isinstance(grid, int) else grid](*pointers, **named)
 
     return _named(launched, kernel)
 
@@ -120,7 +121,7 @@ def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
 
     def called(*arrays: Any, **static: Any) -> None:
         """Call the kernel that is compiled for these sizes; compile it at first use."""
-        library = _library("torch", factory)
+        library = _torch(factory)
         arguments = sizes(*arrays, **static)
         by_name = isinstance(arguments, Mapping)
         key = tuple(arguments.items()) if by_name else tuple(arguments)
@@ -180,21 +181,16 @@ def _launch_of(
     )
 
 
-def _tuple(grid: Grid) -> Any:
-    """Return the grid as a tuple if it is a number."""
-    return (grid,) if isinstance(grid, int) else grid
-
-
-def _library(name: str, wanted: Any) -> Any:
-    """Import and return the module ``name``; raise BackendError if not installed.
+def _torch(wanted: Any) -> Any:
+    """Import and return PyTorch; raise BackendError if it is not installed.
 
     ``wanted`` is the function that needs it, for the message.
     """
     try:
-        return importlib.import_module(name)
+        return importlib.import_module("torch")
     except ImportError as error:
         raise BackendError(
-            f"kernel {_name(wanted)} needs {name}, which is not installed: {error}. "
+            f"kernel {_name(wanted)} needs torch, which is not installed: {error}. "
             "Install it, or remove the kernel from its operator",
             user_location(),
         ) from error
@@ -255,14 +251,6 @@ def _named(kernel: Kernel, function: Any) -> Kernel:
     kernel.__name__ = _name(function)
     kernel.__doc__ = getattr(function, "__doc__", None)
     return kernel
-
-
-def _forget_signature(kernel: Any) -> None:
-    """Make ``inspect`` show the kernel's own parameters, not those of its function.
-
-    ``functools.wraps`` has set ``__wrapped__``, by which ``inspect`` finds the latter.
-    """
-    del kernel.__wrapped__
 
 
 __all__ = ["cuda_jit", "tilelang", "torch", "triton"]

@@ -141,9 +141,8 @@ class ShardedArray(ArrayOnDevice):
                 return other
         raise ArgumentError(
             f"this array ({self.type}) has parts in other processes, so it is not a "
-            f"NumPy "
-            "array here; move it with device_put(x, NamedSharding(mesh, P())), which "
-            "gives all of it to each, or read x.addressable_shards",
+            "NumPy array here; move it with device_put(x, NamedSharding(mesh, P())), "
+            "which gives all of it to each, or read x.addressable_shards",
             user_location(),
         )
 

@@ -96,25 +96,21 @@ def _halved(
     """
     shape = values[0].shape
     last = len(shape) - 1
-
-    def filled(count: int) -> list[Array]:
-        """Return each identity, repeated ``count`` times along the last axis."""
-        return [ops.full(v, (*shape[:-1], count), v.dtype) for v in inits]
-
+    # Each identity, with an extent of 1 along the last axis.
+    identities = [ops.full(v, (*shape[:-1], 1), v.dtype) for v in inits]
     if shape[-1] == 0:
-        values = filled(1)
+        values = identities
     while (extent := values[0].shape[-1]) > 1:
         if extent % 2:
-            values = [
-                concatenate([v, f], -1) for v, f in zip(values, filled(1), strict=True)
-            ]
+            pairs = zip(values, identities, strict=True)
+            values = [concatenate(pair, -1) for pair in pairs]
             extent += 1
         half = extent // 2
         first = [slice_along(v, 0, half, last) for v in values]
         second = [slice_along(v, half, extent, last) for v in values]
         values = combined(first, second)
     # The initial value enters each result, even if it is not an identity.
-    final = combined([f[..., 0] for f in filled(1)], [v[..., 0] for v in values])
+    final = combined([f[..., 0] for f in identities], [v[..., 0] for v in values])
     return [ops.as_array(v) for v in final]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -170,10 +171,9 @@ def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array
             f"split: sizes {tuple(sizes)} do not add up to axis {place} of {shape}",
             user_location(),
         )
-    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     return [
         slice_along(operand, end - size, end, place)
-        for end, size in zip(ends, sizes, strict=True)
+        for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)
     ]
 
 

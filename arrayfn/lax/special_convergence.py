@@ -14,11 +14,14 @@ from arrayfn import dtypes
 from arrayfn.lax.control_flow_loops import while_loop
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.numpy.double_precision import horner
 
 EPSILON = 2.0**-53
 # Replaces a denominator of 0 in a continued fraction.
 TINY = 1e-300
 _MAX_STEPS = 100_000
+# The coefficients of Stirling's series for lgamma(x): of 1 / x, 1 / x**3, ...
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 # Derivatives of a fraction converge a few iterations after its value.
 _STEPS_AFTER = 6
 
@@ -81,6 +84,16 @@ def continued_fraction(
         (one, first, first, anp.zeros_like(first), none),
     )
     return value
+
+
+def stirling(x: Array) -> Array:
+    """Return lgamma(x) - ((x - 1/2) log(x) - x + log(2 pi) / 2), for abs(x) >= 10.
+
+    This is the sum of Stirling's series, whose terms fall to 1e-17. x may be complex,
+    with a positive real part.
+    """
+    inverse = 1.0 / x
+    return horner(inverse * inverse, _STIRLING) * inverse
 
 
 def _not_zero(x: Array) -> Array:

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.lax.special_convergence import continued_fraction
+from arrayfn.lax.special_convergence import continued_fraction, stirling
+from arrayfn.lax.unary import digamma, lgamma
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import in_float64, quiet
-from arrayfn.primitives import special
-from arrayfn.tracing import apply
+from arrayfn.numpy.double_precision import exact_product, horner, in_float64, quiet
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
-# The coefficients of Stirling's series for lgamma(x): of 1 / x, 1 / x**3, ...
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -51,15 +48,15 @@ def _log_beta(a: Array, b: Array) -> Array:
     Stirling's series, in which the large terms are already cancelled.
     """
     small, large = anp.minimum(a, b), anp.maximum(a, b)
-    plain = (_lgamma(small) - _lgamma(small + large)) + _lgamma(large)
+    plain = (lgamma(small) - lgamma(small + large)) + lgamma(large)
     # Where the formulas below do not apply, give them the harmless operand 10.
     wide = anp.where(large >= _ASYMPTOTIC, large, _ASYMPTOTIC)
     ratio = small / wide
-    tail = _correction(wide) - _correction(small + wide)
+    tail = stirling(wide) - stirling(small + wide)
     log = anp.log1p(ratio)
     total = small + wide
     one_large = (
-        _lgamma(small) + tail - (wide - 0.5) * log - small * (anp.log(total) - 1.0)
+        lgamma(small) + tail - (wide - 0.5) * log - small * (anp.log(total) - 1.0)
     )
     narrow = anp.where(small >= _ASYMPTOTIC, small, _ASYMPTOTIC)
     both_large = (
@@ -67,7 +64,7 @@ def _log_beta(a: Array, b: Array) -> Array:
         - 0.5 * anp.log(wide)
         - (narrow - 0.5) * anp.log1p(wide / narrow)
         - wide * anp.log1p(narrow / wide)
-        + (_correction(narrow) + _correction(wide) - _correction(narrow + wide))
+        + (stirling(narrow) + stirling(wide) - stirling(narrow + wide))
     )
     value = anp.where(large >= _ASYMPTOTIC, one_large, plain)
     return anp.where(small >= _ASYMPTOTIC, both_large, value)
@@ -76,36 +73,13 @@ def _log_beta(a: Array, b: Array) -> Array:
 _ASYMPTOTIC = 10.0  # From here on, Stirling's series is accurate.
 
 
-def _correction(x: Array) -> Array:
-    """Return lgamma(x) - ((x - 1/2) log(x) - x + log(2 pi) / 2), for x >= 10.
-
-    This is the sum of Stirling's series, by Horner's rule in 1 / x**2.
-    """
-    inverse = 1.0 / x
-    square = inverse * inverse
-    total: Any = _STIRLING[-1]
-    for number in reversed(_STIRLING[:-1]):
-        total = total * square + number
-    return total * inverse
-
-
 @_log_beta.defjvp
 def _log_beta_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return the value and its tangent; derivatives of lgamma are digamma."""
     (a, b), (da, db) = primals, tangents
-    both = _digamma(a + b)
-    slope = (_digamma(a) - both) * da + (_digamma(b) - both) * db
+    both = digamma(a + b)
+    slope = (digamma(a) - both) * da + (digamma(b) - both) * db
     return _log_beta.function(a, b), slope  # the formula, without this rule
-
-
-def _lgamma(x: Array) -> Array:
-    """Apply the primitive ``lgamma``, log(abs(gamma(x)))."""
-    return apply(special.lgamma, x)
-
-
-def _digamma(x: Array) -> Array:
-    """Apply the primitive ``digamma``, the derivative of lgamma."""
-    return apply(special.digamma, x)
 
 
 def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
@@ -138,32 +112,11 @@ def _distance(a: Array, b: Array, x: Array) -> Array:
     The terms nearly cancel for x near the mean a / (a + b). So the products are split
     into rounded values and exact errors, and the errors are subtracted last.
     """
-    by_a, low_a = _product(a, x)
-    by_b, low_b = _product(b, x)
+    by_a, low_a = exact_product(a, x)
+    by_b, low_b = exact_product(b, x)
     first = a - by_a
     rest = (a - first) - by_a  # the rounding error of ``first``
     return (first - by_b) + (rest - low_a - low_b)
-
-
-def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the rounded product x y and its exact rounding error (Dekker, 1971)."""
-    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
-    product = x * y
-    crossed = (x_high * y_high - product) + x_high * y_low + x_low * y_high
-    return product, crossed + x_low * y_low
-
-
-def _halves(x: Array) -> tuple[Array, Array]:
-    """Return high and low with x = high + low, each with half of the bits of x.
-
-    The method is Veltkamp's splitting. Products of such parts have no rounding error.
-    """
-    scaled = x * _SPLIT  # 2**27 + 1: float64 has 53 bits
-    high = scaled - (scaled - x)
-    return high, x - high
-
-
-_SPLIT = 2.0**27 + 1.0
 
 
 def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
@@ -185,7 +138,7 @@ def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
     far_c = -gap / c - (log_x - anp.log(c / total))
     far_d = gap / d - (log_y - anp.log(d / total))
     exponent = c * _less_log(-gap / c, far_c) + d * _less_log(gap / d, far_d)
-    correction = _correction(c) + _correction(d) - _correction(total)
+    correction = stirling(c) + stirling(d) - stirling(total)
     size = anp.sqrt(c * (d / total) / (2.0 * math.pi))
     return anp.where(large, size * anp.exp(-exponent - correction), plain)
 
@@ -199,9 +152,7 @@ def _less_log(x: Array, far: Array) -> Array:
     small = anp.where(near, x, 0.0)
     ratio = small / (small + 2.0)
     square = ratio * ratio
-    series: Any = 1.0 / (2 * _LOG_TERMS + 1)
-    for k in range(_LOG_TERMS - 1, 0, -1):
-        series = series * square + 1.0 / (2 * k + 1)
+    series = horner(square, [1.0 / (2 * k + 1) for k in range(1, _LOG_TERMS + 1)])
     value = 2.0 * square * (1.0 / (1.0 - ratio) - ratio * series)
     return anp.where(near, value, far)
 

@@ -11,17 +11,13 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.lax.special_convergence import continued_fraction, series
+from arrayfn.lax.special_convergence import continued_fraction, series, stirling
+from arrayfn.lax.unary import digamma, lgamma
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
-from arrayfn.primitives import special
-from arrayfn.tracing import apply
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
-
-# The coefficients of Stirling's series for lgamma(x): of 1 / x, 1 / x**3, ...
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
 @quiet
@@ -119,33 +115,19 @@ def _factor(a: Array, x: Array) -> Array:
     """Return D = x**a exp(-x) / gamma(a + 1).
 
     For a > 10, the large parts of a log(x), x and lgamma are cancelled before they are
-    computed: D = exp(-a (r - 1 - log r) - correction) / sqrt(2 pi a), with r = x / a.
+    computed: D = exp(-a (r - 1 - log r) - stirling(a)) / sqrt(2 pi a), with r = x / a.
     """
-    plain = anp.exp(a * anp.log(x) - x - _lgamma(a + 1.0))
+    plain = anp.exp(a * anp.log(x) - x - lgamma(a + 1.0))
     large = a > 10.0
     b = anp.where(large, a, 10.0)  # and x = 10 below: harmless where not large
     inverse = 1.0 / b
-    square = inverse * inverse
-    correction: Any = _STIRLING[-1]
-    for number in reversed(_STIRLING[:-1]):
-        correction = correction * square + number
     ratio = anp.where(large, x, 10.0) * inverse
     # The exponent is -b (ratio - 1 - log(ratio)). Near ratio = 1 log1p is accurate.
     near = anp.abs(ratio - 1.0) < 0.5
     mu = (anp.where(large, x, 10.0) - b) * inverse  # ratio - 1
     log = anp.where(near, anp.log1p(anp.where(near, mu, 0.0)), anp.log(ratio))
-    exponent = b * (log - mu) - correction * inverse
+    exponent = b * (log - mu) - stirling(b)
     return anp.where(large, anp.exp(exponent) / anp.sqrt(2.0 * math.pi * b), plain)
-
-
-def _lgamma(x: Array) -> Array:
-    """Apply the primitive ``lgamma``, log(abs(gamma(x)))."""
-    return apply(special.lgamma, x)
-
-
-def _digamma(x: Array) -> Array:
-    """Apply the primitive ``digamma``, the derivative of lgamma."""
-    return apply(special.digamma, x)
 
 
 def _edges(a: Array, x: Array, value: Array, at_zero: float, at_inf: float) -> Array:
@@ -277,7 +259,7 @@ def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)
     b = anp.where(a > 0, a, 1.0)
-    first = (log - _digamma(b + 1.0)) * total + total_slope
+    first = (log - digamma(b + 1.0)) * total + total_slope
     fraction, fraction_slope = _with_slope(_fraction, a2, x2)
-    second = (log - _digamma(b)) * fraction + fraction_slope
+    second = (log - digamma(b)) * fraction + fraction_slope
     return first, second, (a1, x1), (a2, x2)

@@ -139,14 +139,14 @@ def promoted(
         if isinstance(x, ImmutableArray):
             types.append(x.type)
         else:
-            x = x if type(x) is np.ndarray else adopted(x)  # noqa: PLW2901
+            x = x if type(x) is np.ndarray else adopted(x)
             types.append(type_of_operand(name, x))
             has_number = has_number or is_number(x)
         arrays.append(x)
     if dtype is None and not has_number:
         common = types[0].dtype
-        if all([t.dtype == common for t in types]):
-            # Arrays of one dtype need no conversion.
+        # Arrays of one dtype need no conversion. A list is faster than a generator.
+        if all([t.dtype == common for t in types]):  # noqa: C419
             return arrays, types, common
     weak = False
     if dtype is None:

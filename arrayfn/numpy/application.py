@@ -355,17 +355,12 @@ def _mapped(
         if any(d is not None for d in along):
             call = vmap(call, in_axes=along)
     result = call(*values)
-    unmapped = [k for k in range(len(shape)) if all(d[k] is None for d in dims)]
+    unmapped = tuple(k for k in range(len(shape)) if all(d[k] is None for d in dims))
     if not unmapped:
         return result
     if isinstance(result, (list, tuple)):
-        return tuple(_with_axes(asarray(r), unmapped) for r in result)
-    return _with_axes(asarray(result), unmapped)
-
-
-def _with_axes(x: Array, axes: Sequence[int]) -> Array:
-    """Add axes of extent 1 to x, at the positions ``axes`` of the result."""
-    return expand_dims(x, tuple(axes))
+        return tuple(expand_dims(asarray(r), unmapped) for r in result)
+    return expand_dims(asarray(result), unmapped)
 
 
 def block(arrays: Any) -> Array:
@@ -383,7 +378,7 @@ def block(arrays: Any) -> Array:
     depth = _depth(arrays)
     leaves = list(_leaves(arrays))
     ndim = max([depth, *(ops.type_of_operand("block", leaf).ndim for leaf in leaves)])
-    return _joined(arrays, ndim, depth, ndim)
+    return _joined(arrays, ndim, depth)
 
 
 def _depth(arrays: Any) -> int:
@@ -411,15 +406,15 @@ def _leaves(arrays: Any) -> Any:
         yield arrays
 
 
-def _joined(arrays: Any, ndim: int, depth: int, axes: int) -> Array:
+def _joined(arrays: Any, ndim: int, depth: int) -> Array:
     """Join nested lists of arrays along the last axes, the innermost lists first.
 
-    ``depth`` is that of the lists. ``ndim`` and ``axes`` are both the number of axes of
-    the result, so the outermost lists are joined along axis ``ndim - depth``.
+    ``depth`` is that of the lists, and ``ndim`` the number of axes of the result. So
+    the outermost lists are joined along axis ``ndim - depth``.
     """
     if not isinstance(arrays, list):
         value = asarray(arrays)
-        missing = axes - value.ndim
+        missing = ndim - value.ndim
         return expand_dims(value, tuple(range(missing))) if missing else value
-    parts = [_joined(part, ndim, depth - 1, axes) for part in arrays]
+    parts = [_joined(part, ndim, depth - 1) for part in arrays]
     return concatenate(parts, ndim - depth)

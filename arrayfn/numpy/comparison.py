@@ -94,7 +94,7 @@ def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Array:
     return _compare(discrete.ge, "greater_equal", x, y)
 
 
-def _truth(x: ArrayLike, name: str) -> ArrayLike:
+def truth(x: ArrayLike, name: str) -> ArrayLike:
     """Return x as bools: whether each element is not 0."""
     dtype = ops.type_of_operand(name, x).dtype
     return x if dtype == dtypes.bool_ else not_equal(x, 0)
@@ -103,26 +103,24 @@ def _truth(x: ArrayLike, name: str) -> ArrayLike:
 def logical_and(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return whether both x and y are true (not 0), as bools."""
     name = "logical_and"
-    return ops.elementwise(discrete.bitwise_and, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_and, name, truth(x, name), truth(y, name))
 
 
 def logical_or(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return whether x or y is true (not 0), as bools."""
     name = "logical_or"
-    return ops.elementwise(discrete.bitwise_or, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_or, name, truth(x, name), truth(y, name))
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
     """Return whether exactly one of x and y is true (not 0), as bools."""
     name = "logical_xor"
-    return ops.elementwise(discrete.bitwise_xor, name, _truth(x, name), _truth(y, name))
+    return ops.elementwise(discrete.bitwise_xor, name, truth(x, name), truth(y, name))
 
 
 def logical_not(x: ArrayLike, /) -> Array:
     """Return whether x is false (0), as bools."""
-    return ops.elementwise(
-        discrete.bitwise_not, "logical_not", _truth(x, "logical_not")
-    )
+    return ops.elementwise(discrete.bitwise_not, "logical_not", truth(x, "logical_not"))
 
 
 def isnan(x: ArrayLike, /) -> Array:
@@ -261,7 +259,7 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /) -> Array:
     The result has the dtype to which x and y promote.
     """
     (x, y), types, _ = ops.promoted("where", (x, y))
-    which = _truth(condition, "where")
+    which = truth(condition, "where")
     types = [ops.type_of_operand("where", which), *types]
     return apply(e.select, *ops.broadcast("where", (which, x, y), types))
 

@@ -209,15 +209,6 @@ def empty(
     return zeros(shape, dtype, order, device=device)
 
 
-def _like(name: str, a: Any) -> ArrayType:
-    """Return the type of ``a``, which may also be a ``ShapeDtypeStruct``.
-
-    Errors call the function ``name``.
-    """
-    known: ArrayType | None = getattr(a, "__arrayfn_type__", None)
-    return ops.type_of_operand(name, a) if known is None else known
-
-
 def full_like(
     a: ArrayLike,
     fill_value: ArrayLike,
@@ -233,7 +224,9 @@ def full_like(
     ``subok`` has no effect, because arrays have no subclasses. If ``a`` is distributed
     over a mesh, the result is distributed too, unless it has another ``shape``.
     """
-    like = _like("full_like", a)
+    like: ArrayType | None = getattr(a, "__arrayfn_type__", None)
+    if like is None:  # an array; a ShapeDtypeStruct has the attribute
+        like = ops.type_of_operand("full_like", a)
     around = like.sharding if shape is None else None
     device = device or around or device_of((a,)) or None
     extents = like.shape if shape is None else shape
@@ -318,7 +311,7 @@ def arange(
         return ops.placed("arange", arange(start, stop, step, dtype), device)
     if stop is None:
         start, stop = 0, start
-    first, last, by = (_number("arange", x) for x in (start, stop, step))
+    first, last, by = (_number(x) for x in (start, stop, step))
     if not by or not all(math.isfinite(x) for x in (first, last, by)):
         raise ArgumentError(
             f"arange from {first} to {last} by {by} does not end", user_location()
@@ -335,17 +328,17 @@ def arange(
     return steps if first == 0 else add(steps, ops.scalar(_cast(first, target), target))
 
 
-def _number(name: str, x: Any) -> Any:
-    """Return the value of x, a real number that is known while tracing.
+def _number(x: Any) -> Any:
+    """Return the value of x, a real number for ``arange`` that is known while tracing.
 
-    Raises ArgumentError, about the function ``name``, if x is no real number, and
-    AbstractValueError if its value is not known.
+    Raises ArgumentError if x is no real number, and AbstractValueError if its value is
+    not known.
     """
     if isinstance(x, ImmutableArray):
-        return x.concrete(f"{name}: a shape", STATIC_REMEDY)
+        return x.concrete("arange: a shape", STATIC_REMEDY)
     if np.asarray(x).dtype.kind not in "biuf":
         raise ArgumentError(
-            f"{name} takes real numbers as bounds and step, not {x!r}", user_location()
+            f"arange takes real numbers as bounds and step, not {x!r}", user_location()
         )
     return x
 

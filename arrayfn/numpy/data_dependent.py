@@ -17,7 +17,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
-from arrayfn.numpy.comparison import not_equal
+from arrayfn.numpy.comparison import truth
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take
 from arrayfn.numpy.manipulation import (
@@ -92,13 +92,7 @@ def flatnonzero(
         return ops.beside(np.flatnonzero(known("flatnonzero", a, remedy)), a)
     filler = fill_value[0] if isinstance(fill_value, tuple) else fill_value
     filler = 0 if filler is None else filler
-    return true_positions(_truth(ravel(a)), ops.whole(size), filler)
-
-
-def _truth(x: ArrayLike) -> ArrayLike:
-    """Return x as bools: whether each element is not 0."""
-    is_bool = ops.type_of_operand("nonzero", x).dtype == dtypes.bool_
-    return x if is_bool else not_equal(x, 0)
+    return true_positions(truth(ravel(a), "flatnonzero"), ops.whole(size), filler)
 
 
 def nonzero(
@@ -218,7 +212,7 @@ def compress(
         return take(a, np.flatnonzero(chosen), place)
     # Missing positions are out of bounds, where mode "fill" reads the fill value.
     rest = ops.full(False, (max(type.shape[place] - count, 0),), dtypes.bool_)
-    mask = concatenate([_truth(ravel(condition)), rest])
+    mask = concatenate([truth(ravel(condition), "compress"), rest])
     places = true_positions(mask, ops.whole(size), type.shape[place])
     filler = ops.as_array(ops.convert(fill_value, type.dtype))
     return take(a, places, place, mode="fill", fill_value=filler.item())

@@ -303,18 +303,23 @@ def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
     return [1 if entry is None else next(extents) for entry in entries]
 
 
-def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike:
-    """Index ``x`` by Cuts, numbers and None: emit a slice, a reverse and a reshape.
-
-    Equations that would change nothing are left out. ``type`` is the type of ``x``.
-    """
-    cuts = [
+def cuts_of(entries: Sequence[Entry]) -> list[Cut]:
+    """Return the Cuts and numbers among ``entries``; a number is a Cut of one."""
+    return [
         Cut(low=entry, count=1, step=1, reverse=False)
         if isinstance(entry, int)
         else entry
         for entry in entries
         if isinstance(entry, (Cut, int))
     ]
+
+
+def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike:
+    """Index ``x`` by Cuts, numbers and None: emit a slice, a reverse and a reshape.
+
+    Equations that would change nothing are left out. ``type`` is the type of ``x``.
+    """
+    cuts = cuts_of(entries)
     pairs = list(zip(cuts, type.shape, strict=True))
     if all((cut.low, cut.limit, cut.step) == (0, extent, 1) for cut, extent in pairs):
         pass  # all elements

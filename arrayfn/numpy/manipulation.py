@@ -410,8 +410,7 @@ def array_split(
         cuts = [slice(0, index).indices(extent)[1] for index in indices]
     else:
         each, extra = divmod(extent, count)
-        sizes = [each + 1 if k < extra else each for k in range(count)]
-        cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
+        cuts = [k * each + min(k, extra) for k in range(1, count)]
     bounds = [0, *cuts, extent]
     return [
         slice_along(ary, begin, max(begin, end), place)

@@ -150,13 +150,8 @@ def _covariance(left: Array, scale: Array, variance: Array) -> Array:
     columns of ``left`` are multiplied by ``scale``. A vector of variances gives one
     covariance for each, along a new last axis.
     """
-    normalised = inv(_gram(left))
+    normalised = inv(matmul(matrix_transpose(left), left))
     unscaled = divide(divide(normalised, expand_dims(scale, 1)), expand_dims(scale, 0))
     if variance.ndim:
         unscaled = expand_dims(unscaled, -1)
     return multiply(unscaled, variance)
-
-
-def _gram(x: Array) -> Array:
-    """Return the Gram matrix x^T x."""
-    return matmul(matrix_transpose(x), x)

@@ -22,7 +22,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.arithmetic import add, maximum, minimum, multiply, subtract
-from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal
+from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal, truth
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives import views
@@ -301,8 +301,8 @@ def all(
     The result is true for no elements. The parameters and errors are those of ``sum``.
     """
     ops.refuse_out("all", out)
-    truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
-    return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
+    chosen = _chosen("all", truth(a, "all"), where, ops.scalar(True, dtypes.bool_))
+    return _reduce(r.reduce_and, chosen, _axes("all", a, axis), keepdims)
 
 
 def any(
@@ -318,14 +318,8 @@ def any(
     The result is false for no elements. The parameters and errors are those of ``sum``.
     """
     ops.refuse_out("any", out)
-    truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
-    return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)
-
-
-def _truth(x: ArrayLike) -> ArrayLike:
-    """Return x as bools: whether each element is not 0."""
-    is_bool = ops.type_of_operand("any", x).dtype == dtypes.bool_
-    return x if is_bool else not_equal(x, 0)
+    chosen = _chosen("any", truth(a, "any"), where, ops.scalar(False, dtypes.bool_))
+    return _reduce(r.reduce_or, chosen, _axes("any", a, axis), keepdims)
 
 
 def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -333,7 +327,7 @@ def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Ar
 
     ``axis`` and ``keepdims`` are as in ``sum``.
     """
-    return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
+    return sum(truth(a, "count_nonzero"), axis, dtypes.int64, keepdims=keepdims)
 
 
 def allclose(

@@ -27,6 +27,7 @@ from arrayfn.numpy.index_bounds import index_error, known_value
 from arrayfn.numpy.indexing import (
     Cut,
     Entry,
+    cuts_of,
     getitem,
     index_columns,
     is_array,
@@ -494,13 +495,7 @@ def _with_slice(
         for entry in entries
         if not isinstance(entry, int)
     )
-    cuts = [
-        Cut(low=entry, count=1, step=1, reverse=False)
-        if isinstance(entry, int)
-        else entry
-        for entry in entries
-        if isinstance(entry, (Cut, int))
-    ]
+    cuts = cuts_of(entries)
     extents = tuple(cut.count for cut in cuts)
     new = reshape(broadcast_to(updates, shown), extents)
     if 0 in extents:

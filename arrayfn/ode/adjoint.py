@@ -69,7 +69,8 @@ def backsolve(
         # Floating-point leaves have derivatives. The integrals become their cotangents.
         varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
         zero_integrals, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
-        zero_integrals = anp.astype(zero_integrals, _common(zero_integrals, by_values))
+        dtype = anp.promote_types(zero_integrals.dtype, by_values.dtype)
+        zero_integrals = anp.astype(zero_integrals, dtype)
         count = values.shape[1]
 
         def of_varying(t: Array, y: Array, varying: list[Any]) -> Array:
@@ -140,11 +141,6 @@ def backsolve(
     solved = custom_vjp(run)
     solved.defvjp(ahead, back)
     return solved(y, ts, leaves)
-
-
-def _common(x: Array, y: Array) -> Any:
-    """Return the dtype that the dtypes of x and y promote to."""
-    return anp.promote_types(x.dtype, y.dtype)
 
 
 def _inner(x: Array, y: Array) -> Array:

@@ -78,10 +78,7 @@ def trace(decay: float, nesterov: bool = False) -> Optimizer:
     def update(
         updates: Tree, state: TraceState, params: Tree = None
     ) -> tuple[Tree, TraceState]:
-        """Return momenta decay * m + g, a step ahead for Nesterov, and the state.
-
-        For ``nesterov``, the update is decay * m + g with the new momentum m.
-        """
+        """Return the momenta, a step ahead for ``nesterov``, and the state."""
         momenta = tree.map(lambda m, g: decay * m + g, state.trace, updates)
         ahead = tree.map(lambda m, g: decay * m + g, momenta, updates)
         return (ahead if nesterov else momenta), TraceState(momenta)
@@ -105,20 +102,14 @@ def scale_by_rms(
     def init(params: Tree) -> SquareState | CenteredState:
         """Return means of ``initial_scale`` for squares, and 0 for gradients."""
         square = tree.map(lambda p: anp.full_like(p, initial_scale), params)
-        return (
-            CenteredState(square, zeros_like(params))
-            if centered
-            else (SquareState(square))
-        )
+        if centered:
+            return CenteredState(square, zeros_like(params))
+        return SquareState(square)
 
     def update(
         updates: Tree, state: SquareState | CenteredState, params: Tree = None
     ) -> tuple[Tree, SquareState | CenteredState]:
-        """Return g / (sqrt(v) + eps), and the moving means.
-
-        g are the ``updates``, and v the means of g**2, less the squared means of g if
-        ``centered``.
-        """
+        """Return the scaled ``updates``, and the moving means."""
         square = _moving(state.square, tree.map(anp.square, updates), decay)
         if not isinstance(state, CenteredState):
             scaled = tree.map(lambda g, v: g / (anp.sqrt(v) + eps), updates, square)
@@ -184,10 +175,7 @@ def scale_by_adam(
     def update(
         updates: Tree, state: MomentState, params: Tree = None
     ) -> tuple[Tree, MomentState]:
-        """Return m / (sqrt(v + eps_root) + eps), and the count and means.
-
-        m and v are the unbiased moving means of g and g**2 for ``updates`` g.
-        """
+        """Return m / (sqrt(v + eps_root) + eps), and the count and means."""
         count = anp.add(state.count, 1)
         mean = _moving(state.mean, updates, b1)
         square = _moving(state.square, tree.map(anp.square, updates), b2)
@@ -221,10 +209,7 @@ def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
     def update(
         updates: Tree, state: MeanState, params: Tree = None
     ) -> tuple[Tree, MeanState]:
-        """Return sign(b1 * m + (1 - b1) * g), and the moving means m.
-
-        g are the ``updates``, and the means have the decay ``b2``.
-        """
+        """Return sign(b1 * m + (1 - b1) * g), and the moving means m."""
         direction = tree.map(anp.sign, _moving(state.mean, updates, b1))
         return direction, MeanState(_moving(state.mean, updates, b2))
 

@@ -43,7 +43,6 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
-from arrayfn.primitives.control_flow import plain
 
 
 def _takes_row_major(equation: Equation, type: ArrayType, offset: int) -> bool:
@@ -186,7 +185,7 @@ class _Assignment:
         with self.builder as builder:
             # Callers of inner Programs pass row-major arrays.
             inputs = [
-                builder.input(plain(v.type) if self.inside else v.type, v.hint)
+                builder.input(v.type.plain() if self.inside else v.type, v.hint)
                 for v in program.inputs
             ]
             self.new_inputs = frozenset(inputs)

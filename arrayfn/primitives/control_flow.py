@@ -20,8 +20,9 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.primitives.base import Array, Atoms, Primitive, needed
+from arrayfn.primitives.base import Array, Atoms, Dims, Primitive, needed
 from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.rules import all_mapped, mapped_axes_first
 
 T = TypeVar("T")
 Interpret = Callable[[Program, Sequence[Any]], list[Any]]
@@ -246,9 +247,24 @@ def building(like: Equation) -> ProgramBuilder:
     return builder
 
 
-def plain(type: ArrayType) -> ArrayType:
-    """Return ``type`` in row-major layout, the layout of all types in rules."""
-    return type.plain()
+def mapped_with_constants(
+    batch: Batch, axis_size: int, inputs: Atoms, dims: Dims, consts: int
+) -> tuple[list[Atom], Callable[[Program], Program]]:
+    """Map a call whose first ``consts`` operands are constants of its Programs.
+
+    Returns the operands, of which all but constants are mapped, by repetition if they
+    were not; and a function that maps a Program of the call, and all its results.
+    """
+    constants = mapped_axes_first(inputs[:consts], dims[:consts])
+    others = all_mapped(axis_size, inputs[consts:], dims[consts:])
+    varies = [dim is not None for dim in dims[:consts]]
+
+    def mapped(program: Program) -> Program:
+        """Map ``program`` by the mapped constants and all other inputs."""
+        wanted = [*varies, *[True] * (len(program.inputs) - consts)]
+        return batch(program, axis_size, wanted, [True] * len(program.outputs))[0]
+
+    return [*constants, *others], mapped
 
 
 def check_types(
@@ -295,7 +311,7 @@ def built(
     """
     builder = ProgramBuilder(name)
     with builder:
-        inputs = [builder.input(plain(t)) for t in types]
+        inputs = [builder.input(t.plain()) for t in types]
         return builder.build(emit(*inputs))
 
 
@@ -468,7 +484,7 @@ def scan_types(
     check_types(f"scan: operands of {program.name}", inputs, program.input_types)
     check_types("scan: the carry", program.output_types[:carry], state)
     return (
-        *(plain(t) for t in program.output_types[:carry]),
+        *(t.plain() for t in program.output_types[:carry]),
         *(
             t.with_shape((length, *t.shape)).with_varying(t.varying)
             for t in program.output_types[carry:]

@@ -44,7 +44,6 @@ from arrayfn.primitives.control_flow import (
     check_types,
     emitted,
     fixed_point,
-    plain,
     pruned,
     selected,
     split_by_counts,
@@ -87,7 +86,7 @@ def _types(
     check_types("while_linear: linear operands", inputs, linear_program.input_types)
     carry = linear_program.output_types
     check_types("while_linear: the carry", carry, rest[linear_consts:])
-    return tuple(plain(t) for t in carry)
+    return tuple(t.plain() for t in carry)
 
 
 def _expand(
@@ -151,8 +150,7 @@ def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTa
     wrt = [t is not None for t in tangents]
     jvp_program, varies = jvp(program, wrt, [False] * count)
     results = emitted(jvp_program, [*primals, *not_none(tangents)])
-    output_tangents = iter(results[count:])
-    return results[:count], [next(output_tangents) if v else None for v in varies]
+    return results[:count], with_nones(results[count:], varies)
 
 
 def _batch(

@@ -317,7 +317,7 @@ def align(axis_size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
 
 
 def random_array(
-    dtype: DType, shape: Shape, seed: int, low: float, high: float
+    dtype: DType, shape: Shape, seed: int, low: float = -3.0, high: float = 3.0
 ) -> Array:
     """Return reproducible values of ``dtype``, uniform in [``low``, ``high``).
 

@@ -203,11 +203,6 @@ _FIRST = Windows(
 )  # columns, the window axis first
 
 
-def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
-    """Return random values from -3 to 3."""
-    return families.random_array(dtype, shape, seed, -3.0, 3.0)
-
-
 def gather_samples() -> Iterable[Sample]:
     """Yield windows of each form in each mode, and arrays of each dtype."""
     # Negative and too large indices among them.
@@ -223,10 +218,10 @@ def gather_samples() -> Iterable[Sample]:
             (_FIRST, (3, 4), corners[:, 1:], (2, 1)),
         ):
             params = {"sizes": sizes, "mode": mode, "fill_value": fill}
-            x = _values(shape, seed=71)
+            x = families.random_array(dtypes.float32, shape, 71)
             yield Sample((x, indices), {**geometry.params(), **params})
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
-        x = _values((4, 3), seed=72 + position, dtype=dtype)
+        x = families.random_array(dtype, (4, 3), 72 + position)
         fill = default_fill(dtype)
         params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
         # A NaN would hide the finite differences of elements around it.

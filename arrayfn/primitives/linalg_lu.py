@@ -34,9 +34,8 @@ from arrayfn.primitives.base import (
     Tangents,
     Tolerance,
 )
-from arrayfn.primitives.linalg_triangular import map_sides, solve_triangular
+from arrayfn.primitives.linalg_triangular import mapped_solve, solve_triangular
 from arrayfn.primitives.rules import (
-    all_mapped,
     jvp_alone,
     transposed_first,
 )
@@ -272,18 +271,9 @@ def _solve_jvp(
 
 
 def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """Batching rule: a batch of systems, or more right-hand sides for one matrix.
-
-    If only ``b`` is mapped, and has no other batch axes, one solve has all members'
-    columns side by side.
-    """
-    b, a = inputs
-    # ``map_sides`` is for one matrix: b has its two axes and the mapped one.
-    if dims[1] is not None or b.type.ndim > 3:
-        return [solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
-    assert dims[0] is not None
+    """Batching rule: see ``mapped_solve``; right-hand sides are columns."""
     solve_sides = functools.partial(solve, **params)
-    return [map_sides(solve_sides, b, a, dims[0], free=1)], [0]
+    return mapped_solve(solve_sides, axis_size, inputs, dims, free=1)
 
 
 def _solve_samples() -> Iterable[Sample]:

@@ -227,35 +227,35 @@ def _solve_transpose(
 
 
 def _solve_batch(axis_size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """Batching rule: a batch of systems, or more right-hand sides for one matrix.
+    """Batching rule: see ``mapped_solve``."""
+    free = 1 if params["left"] else 0
+    solve = functools.partial(triangular_solve, **params)
+    return mapped_solve(solve, axis_size, inputs, dims, free)
+
+
+def mapped_solve(
+    solve: Callable[[Atom, Atom], Atom],
+    axis_size: int,
+    inputs: Atoms,
+    dims: Dims,
+    free: int,
+) -> Batched:
+    """Batch ``solve(b, a)``: a batch of systems, or more sides for one matrix.
 
     If only ``b`` is mapped, and has no other batch axes, one solve has all members'
-    right-hand sides side by side.
+    right-hand sides side by side: the mapped axis is merged with the axis of right-hand
+    sides. This is axis ``free`` of a member's ``b``: 1 if they are columns, 0 if rows.
     """
     b, a = inputs
-    # ``map_sides`` is for one matrix: b has its two axes and the mapped one.
+    # The merged form is for one matrix: b has its two axes and the mapped one.
     if dims[1] is not None or b.type.ndim > 3:
-        return [triangular_solve(*all_mapped(axis_size, inputs, dims), **params)], [0]
+        return [solve(*all_mapped(axis_size, inputs, dims))], [0]
     assert dims[0] is not None
-    free = 1 if params["left"] else 0
-    solve_sides = functools.partial(triangular_solve, **params)
-    return [map_sides(solve_sides, b, a, dims[0], free)], [0]
-
-
-def map_sides(
-    solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
-) -> Atom:
-    """Solve for mapped right-hand sides of one matrix by one call ``solve(b, a)``.
-
-    The mapped axis ``dim`` of ``b`` is merged with the axis of right-hand sides, which
-    is axis ``free`` of a member's ``b``: 1 if they are columns, 0 if they are rows.
-    Returns the solutions with the mapped axis in front.
-    """
-    side_by_side = move_axis(b, dim, free)
+    side_by_side = move_axis(b, dims[0], free)
     shape = side_by_side.type.shape
     merged = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
     value = solve(views.reshape(side_by_side, shape=merged), a)
-    return move_axis(views.reshape(value, shape=shape), free, 0)
+    return [move_axis(views.reshape(value, shape=shape), free, 0)], [0]
 
 
 def _solve_samples() -> Iterable[Sample]:

@@ -35,14 +35,12 @@ from arrayfn.primitives.control_flow import (
     check_closed,
     check_types,
     emitted,
-    plain,
+    mapped_with_constants,
     selected,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_mapped,
     as_list,
-    mapped_axes_first,
     not_linear,
     not_none,
 )
@@ -64,7 +62,7 @@ def _types(
     check_types(what, [*operands[:consts], *results], transposed.input_types)
     what = "linear_call: results of the transpose"
     check_types(what, transposed.output_types, operands[consts:])
-    return tuple(plain(t) for t in results)
+    return tuple(t.plain() for t in results)
 
 
 def _jvp(
@@ -125,7 +123,7 @@ def _transpose(
             "the transpose of a function that is not linear was asked for: linear_call "
             "is linear in its second argument alone"
         )
-    dense_cotangents = views.dense(cotangents, map(plain, body.output_types))
+    dense_cotangents = views.dense(cotangents, [t.plain() for t in body.output_types])
     params = {"body": transposed, "transposed": body, "consts": consts}
     input_cotangents = as_list(linear_call(*fixed, *dense_cotangents, **params))
     pairs = zip(inputs[consts:], input_cotangents, strict=True)
@@ -150,24 +148,9 @@ def _batch(
     The linear operands are mapped in any case, by repetition if they were not, and so
     are all results. The first ``consts`` operands are constants of both Programs.
     """
-    fixed = mapped_axes_first(inputs[:consts], dims[:consts])
-    mapped = [dim is not None for dim in dims[:consts]]
-    mapped_operands = all_mapped(axis_size, inputs[consts:], dims[consts:])
-
-    def mapped_program(program: Program) -> Program:
-        """Map ``program`` by the mapped constants and all other inputs."""
-        others = len(program.inputs) - consts
-        every = [True] * len(program.outputs)
-        is_mapped = [*mapped, *[True] * others]
-        result, _ = batch(program, axis_size, is_mapped, every)
-        return result
-
+    operands, mapped = mapped_with_constants(batch, axis_size, inputs, dims, consts)
     outputs = linear_call(
-        *fixed,
-        *mapped_operands,
-        body=mapped_program(body),
-        transposed=mapped_program(transposed),
-        consts=consts,
+        *operands, body=mapped(body), transposed=mapped(transposed), consts=consts
     )
     return as_list(outputs), [0] * len(body.outputs)
 

@@ -36,14 +36,12 @@ from arrayfn.primitives.control_flow import (
     check_closed,
     check_types,
     emitted,
-    plain,
+    mapped_with_constants,
     selected,
 )
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.rules import (
-    all_mapped,
     as_list,
-    mapped_axes_first,
     not_linear,
     not_none,
 )
@@ -77,7 +75,7 @@ def _types(
         check_types(what, operands, inner.input_types)
         what = f"linear_solve: results of {inner.name}"
         check_types(what, inner.output_types[:count], right_sides)
-    return tuple(plain(t) for t in body.output_types)
+    return tuple(t.plain() for t in body.output_types)
 
 
 def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:
@@ -176,23 +174,12 @@ def _batch(
     The first ``consts`` operands are constants of all Programs, the others the
     right-hand side, which is mapped in any case, as are all results.
     """
-    fixed = mapped_axes_first(inputs[:consts], dims[:consts])
-    mapped = [dim is not None for dim in dims[:consts]]
-    mapped_sides = all_mapped(axis_size, inputs[consts:], dims[consts:])
-
-    def mapped_program(program: Program) -> Program:
-        """Map ``program`` by the mapped constants and the right-hand side."""
-        input_flags = [*mapped, *[True] * len(mapped_sides)]
-        every = [True] * len(program.outputs)
-        result, _ = batch(program, axis_size, input_flags, every)
-        return result
-
+    operands, mapped = mapped_with_constants(batch, axis_size, inputs, dims, consts)
     outputs = linear_solve(
-        *fixed,
-        *mapped_sides,
-        body=mapped_program(body),
-        matvec=mapped_program(matvec),
-        transposed=tuple(map(mapped_program, transposed)),
+        *operands,
+        body=mapped(body),
+        matvec=mapped(matvec),
+        transposed=tuple(map(mapped, transposed)),
         consts=consts,
     )
     return as_list(outputs), [0] * len(body.outputs)

@@ -39,7 +39,6 @@ from arrayfn.primitives.control_flow import (
     Split,
     Transpose,
     equation,
-    plain,
     selected,
     unselected,
 )
@@ -277,14 +276,14 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
     return Primitive(
         name=name,
         family="view",
-        types=lambda x, **_: plain(x),
+        types=lambda x, **_: x.plain(),
         reference=lambda x, **_: np.array(x),
         kernel=View(lambda x, **_: views.unchanged(x)),
         jvp=jvp_alone(lambda x, y, t, **_: t),
         transpose=transposed_first(lambda ct, type, **_: ct),
         batch=batched_along(Emitter(name)),
         samples=lambda: [
-            Sample((families.random_array(d, (3, 4), 95, -3.0, 3.0),), params)
+            Sample((families.random_array(d, (3, 4), 95),), params)
             for d in (dtypes.float32, dtypes.int32)
         ],
         doc=doc,
@@ -311,14 +310,14 @@ def _barrier_batch(axis_size: int, inputs: Atoms, dims: Dims) -> Batched:
 def _barrier_samples() -> Iterable[Sample]:
     """Yield arrays behind a token of two floats, for the table tests."""
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
-        x = families.random_array(dtype, (3, 4), 97 + seed, -3.0, 3.0)
+        x = families.random_array(dtype, (3, 4), 97 + seed)
         yield Sample((x, np.ones(2, np.float32)), {})
 
 
 optimization_barrier = Primitive(
     name="optimization_barrier",
     family="view",
-    types=lambda x, token: plain(x),
+    types=lambda x, token: x.plain(),
     reference=lambda x, token: np.array(x),
     # Never affine: its readers must not read the operand directly.
     kernel=View(lambda x: None),

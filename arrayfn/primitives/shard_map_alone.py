@@ -16,7 +16,7 @@ from arrayfn.ir.builder import current_builder
 from arrayfn.ir.sharding import Entry
 from arrayfn.primitives import views
 from arrayfn.primitives.shard_map_types import Specs, whole_shape
-from arrayfn.primitives.slicing import slice_
+from arrayfn.primitives.slicing import slice_along
 from arrayfn.primitives.variance import without_variance
 
 
@@ -69,9 +69,7 @@ def _joined(x: Atom, mesh: Mesh, names: Sequence[str], spec: PartitionSpec) -> A
 def _first_along(x: Atom, axis: int) -> Atom:
     """Emit the slice of ``x`` at index 0 of ``axis``, without this axis."""
     shape = x.type.shape
-    limit = (*shape[:axis], 1, *shape[axis + 1 :])
-    start, strides = (0,) * len(shape), (1,) * len(shape)
-    part = slice_(x, start=start, limit=limit, strides=strides)
+    part = slice_along(x, axis, 0, 1)
     return views.reshape(part, shape=(*shape[:axis], *shape[axis + 1 :]))
 
 

@@ -162,7 +162,7 @@ logistic = elementwise(
 sqrt = elementwise(
     "sqrt",
     np.sqrt,
-    [lambda x, y: e.div(_half(x), y)],
+    [lambda x, y: e.div(conversion.literal(0.5, x.type.dtype), y)],
     accepts=dtypes.INEXACT,
     cost=5,
     domain=(0.3, 4.0),
@@ -186,11 +186,6 @@ cbrt = elementwise(
     domain=(0.3, 4.0),
     doc="The real cube root.",
 )
-
-
-def _half(x: Atom) -> Atom:
-    """Return the scalar 0.5 of the dtype of ``x``."""
-    return conversion.literal(0.5, x.type.dtype)
 
 
 def _inverse_root(x: Atom) -> Atom:

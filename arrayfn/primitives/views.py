@@ -66,7 +66,7 @@ def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
 
 def _sample(shape: Shape, seed: int = 21, dtype: DType = dtypes.float32) -> Array:
     """Return a random array of ``shape`` for the table tests."""
-    return families.random_array(dtype, shape, seed, -3.0, 3.0)
+    return families.random_array(dtype, shape, seed)
 
 
 # transpose

@@ -140,10 +140,10 @@ def _take_samples() -> Iterable[Sample]:
     """Yield windows in three dtypes, and with a border, for the table tests."""
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
-        x = families.random_array(dtype, shape, 71 + k, -3.0, 3.0)
+        x = families.random_array(dtype, shape, 71 + k)
         positions = _positions(geometry.shape(shape), geometry, 74 + k)
         yield Sample((x, positions), geometry.params())
-    x = families.random_array(dtypes.float32, (5, 4), 77, -3.0, 3.0)
+    x = families.random_array(dtypes.float32, (5, 4), 77)
     positions = _positions(BORDERED.shape(x.shape), BORDERED, 78)
     yield Sample((x, positions), BORDERED.params())
 
@@ -388,12 +388,12 @@ def _put_samples() -> Iterable[Sample]:
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
         windows = geometry.shape(shape)
-        x = families.random_array(dtype, windows, 81 + k, -3.0, 3.0)
+        x = families.random_array(dtype, windows, 81 + k)
         positions = _positions(windows, geometry, 84 + k)
         extents = tuple(shape[axis] for axis in geometry.axes)
         yield Sample((x, positions), {**geometry.params(), "extents": extents})
     windows = BORDERED.shape((5, 4))
-    x = families.random_array(dtypes.float32, windows, 87, -3.0, 3.0)
+    x = families.random_array(dtypes.float32, windows, 87)
     positions = _positions(windows, BORDERED, 88)
     yield Sample((x, positions), {**BORDERED.params(), "extents": (5, 4)})
 

@@ -327,7 +327,7 @@ def _windows_samples() -> Iterable[Sample]:
         shape, geometry = GEOMETRIES[position % 2]
         ndim = len(shape) + len(geometry.axes)
         orders = (tuple(range(ndim)), (*range(1, ndim), 0), tuple(range(ndim))[::-1])
-        x = families.random_array(dtype, shape, 61 + position, -3.0, 3.0)
+        x = families.random_array(dtype, shape, 61 + position)
         order = orders[position % 3]
         yield Sample((x,), {**geometry.params(), "order": order})
 

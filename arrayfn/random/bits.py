@@ -86,9 +86,7 @@ def shape_for(name: str, shape: Any, *parameters: ArrayLike) -> Shape:
     if shape is None:
         return common
     wanted = ops.as_shape(f"random.{name}", shape)
-    if np.broadcast_shapes(wanted, (1,) * len(wanted)) != wanted or (
-        ops.broadcast_shape(f"random.{name}", [wanted, common]) != wanted
-    ):
+    if ops.broadcast_shape(f"random.{name}", [wanted, common]) != wanted:
         raise ShapeError(
             f"random.{name}: parameters of shape {common} do not broadcast to the "
             f"shape {wanted} that was asked for",

@@ -22,9 +22,10 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import documentation as _documentation
 from arrayfn import dtypes, lax
-from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.fft.transforms import extents_and_axes
 from arrayfn.tracing import ImmutableArray
 
 # {type of a transform: type of its inverse}
@@ -195,24 +196,9 @@ def _over(
     axes, or the last ``len(s)`` axes. Raises ShapeError if ``s`` and ``axes`` have
     different lengths.
     """
-    ndim = ops.type_of_operand(name, x).ndim
     lengths = [s] if isinstance(s, int | np.integer) else s
-    if axes is None:
-        count = ndim if lengths is None else len(lengths)
-        if count > ndim:
-            raise ShapeError(
-                f"{name}: {plural(count, 'extent')} for an array with "
-                f"{plural(ndim, 'axis')}",
-                user_location(),
-            )
-        axes = range(ndim - count, ndim)
     axes = [int(axes)] if isinstance(axes, int | np.integer) else axes
-    extents = [None] * len(axes) if lengths is None else list(lengths)
-    if len(extents) != len(axes):
-        raise ShapeError(
-            f"{name}: {plural(len(extents), 'extent')} for {plural(len(axes), 'axis')}",
-            user_location(),
-        )
+    extents, axes = extents_and_axes(name, x, lengths, axes)
     value: Any = x
     for axis, n in zip(axes, extents, strict=True):
         value = _transform(name, value, type, n, axis, norm, orthogonalize, inverse)

@@ -138,16 +138,26 @@ def counterpart(operator: str, engine: str) -> Call | None:
 # Each takes the operands in the operator's order, then its static arguments by name.
 
 
-def _np_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
-    """``nn.softmax`` in NumPy; ``where`` is ignored."""
+def _np_softmax(x: Any, *, axis: int = -1, where: Any = None) -> Any:
+    """``nn.softmax`` in NumPy."""
+    if where is not None:
+        return np.where(where, _np_softmax(_smallest_where_not(x, where), axis=axis), 0)
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)
 
 
-def _np_log_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
-    """``nn.log_softmax`` in NumPy; ``where`` is ignored."""
+def _np_log_softmax(x: Any, *, axis: int = -1, where: Any = None) -> Any:
+    """``nn.log_softmax`` in NumPy."""
+    if where is not None:
+        value = _np_log_softmax(_smallest_where_not(x, where), axis=axis)
+        return np.where(where, value, -np.inf)
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+def _smallest_where_not(x: Any, where: Any) -> Any:
+    """Replace x by its dtype's smallest finite number where ``where`` is false."""
+    return np.where(where, x, np.finfo(x.dtype).min)
 
 
 def _np_layer_norm(

@@ -14,6 +14,7 @@ from arrayfn.ir import ArrayType, Literal, Mesh, PartitionSpec, Program
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.sharding import check_spec
 from arrayfn.primitives import shard_map as row
+from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.shard_map_alone import OneDevice
 from arrayfn.primitives.shard_map_types import part_type
 from arrayfn.tracing import ImmutableArray, apply
@@ -148,8 +149,7 @@ def shard_map(
             body=row.with_specs(body, tuple(outs), check_vma),
             typed=check_vma,
         )
-        result_leaves = list(results) if isinstance(results, tuple) else [results]
-        return tree.unflatten(out_tree, result_leaves)
+        return tree.unflatten(out_tree, as_list(results))
 
     return wrapper
 

@@ -76,6 +76,27 @@ def test_discrete_distributions_are_those_of_scipy(name):
         )
 
 
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+def test_invalid_parameters_give_nan_as_in_scipy(name):
+    """Each parameter in turn is invalid, or on the border of what is valid."""
+    shapes, options = CONTINUOUS.get(name) or (DISCRETE[name], {})
+    module, of_scipy = getattr(stats, name), getattr(st, name)
+    given = dict(zip((of_scipy.shapes or "").split(", "), shapes, strict=False))
+    given |= dict.fromkeys(options.keys() & {"scale"}, 1.0)
+    x = np.array([-1.0, 0.0, 0.25, 1.0, 2.0])
+    for function in set(module.__all__) - {"entropy"}:
+        q = x if function not in QUANTILES else np.array([0.0, 0.25, 0.75])
+        for parameter in given:
+            for number in (-1.0, 0.0, 1.0, 2.5, math.nan):
+                arguments = given | {parameter: number}
+                with np.errstate(all="ignore"):
+                    expected = getattr(of_scipy, function)(q, **arguments)
+                result = getattr(module, function)(q, **arguments)
+                np.testing.assert_allclose(
+                    result, expected, 1e-9, 1e-14, err_msg=f"{function} {arguments}"
+                )
+
+
 def test_quantiles_of_bernoulli_and_the_entropy_of_poisson():
     expected = st.bernoulli.ppf(P, 0.3)
     np.testing.assert_array_equal(stats.bernoulli.ppf(P, 0.3), expected)

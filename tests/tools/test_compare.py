@@ -157,6 +157,22 @@ def test_counterparts_compute_what_the_operator_does(name: str, engine: str) -> 
     assert row.max_abs < 1e-4
 
 
+@pytest.mark.parametrize("function", [nn.softmax, nn.log_softmax])
+def test_softmax_of_numpy_leaves_out_what_the_operator_leaves_out(
+    function: Any,
+) -> None:
+    where = X > 0
+    where[3] = False
+    counterpart = COUNTERPARTS[function.name]["numpy"]
+    result, expected = counterpart(X, where=where), function(X, where=where)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    (row,) = af.compare(
+        function, X, backends=["numpy"], repeats=1, warmup=0, where=where
+    )
+    assert row.max_abs < 1e-5
+
+
 def test_one_operator_is_compared_over_several_engines() -> None:
     names = [
         "cpu",

@@ -214,7 +214,7 @@ def ihfft(
 # Several axes.
 
 
-def _axes(
+def extents_and_axes(
     name: str,
     x: ArrayLike,
     s: Sequence[int | None] | None,
@@ -267,7 +267,7 @@ def _over(
 
     ``kind`` is "fft" or "ifft". Errors call the function ``name``.
     """
-    extents, places = _axes(name, x, s, axes)
+    extents, places = extents_and_axes(name, x, s, axes)
     type = ops.type_of_operand(name, x)
     x = ops.convert(x, _dtype(name, type.dtype, complex=True))
     for n, axis in reversed(list(zip(extents, places, strict=True))):
@@ -322,7 +322,7 @@ def rfftn(
     (4, 3)
     """
     ops.refuse_out("rfftn", out)
-    extents, places = _axes("rfftn", a, s, axes)
+    extents, places = extents_and_axes("rfftn", a, s, axes)
     if not places:
         raise ShapeError("rfftn transforms at least one axis", user_location())
     first = _along("rfft", "rfftn", a, extents[-1], places[-1], norm)
@@ -342,7 +342,7 @@ def irfftn(
     errors are those of ``fftn``.
     """
     ops.refuse_out("irfftn", out)
-    extents, places = _axes("irfftn", a, s, axes)
+    extents, places = extents_and_axes("irfftn", a, s, axes)
     if not places:
         raise ShapeError("irfftn transforms at least one axis", user_location())
     first = _over("ifft", "irfftn", a, extents[:-1], places[:-1], norm)

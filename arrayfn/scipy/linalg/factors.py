@@ -80,14 +80,12 @@ def cho_solve(
     factor, lower = c_and_lower
     factor, b = m.together("cho_solve", factor, b)
     m.check_square("cho_solve", factor.shape)
-    # The parameter ``trans`` of solve_triangular: 0 solves with c, and 2 with c^H.
+    # The parameter ``trans`` of solve_triangular: 0 solves with c, and 2 with c^H. That
+    # comes second if c is L, and first if c is U.
     first_op, second_op = (0, 2) if lower else (2, 0)
 
     def by_factor(c: Array, b: Array) -> Array:
-        """Solve with the triangular factor c and with its adjoint.
-
-        c^H comes second if c is L, and first if c is U.
-        """
+        """Solve with the triangular factor c and with its adjoint."""
         return solve_triangular(
             c, solve_triangular(c, b, first_op, lower), second_op, lower
         )
@@ -153,13 +151,10 @@ def solve_triangular(
     """
     a, b = m.together("solve_triangular", a, b)
     m.check_square("solve_triangular", a.shape)
-    op = _operation(trans)
+    op = _operation(trans)  # 0: a itself, 1: its transpose, 2: its adjoint
 
     def substitute(a: Array, b: Array) -> Array:
-        """Solve op(a) x = b for matrices with equal leading axes.
-
-        ``op`` is 0 for a itself, 1 for its transpose, and 2 for its adjoint.
-        """
+        """Solve op(a) x = b for matrices with equal leading axes."""
         return lax_linalg.triangular_solve(
             a,
             b,

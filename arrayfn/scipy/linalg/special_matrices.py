@@ -7,6 +7,7 @@ Sources: Higham, The Test Matrix Toolbox for MATLAB (1995); SciPy's documentatio
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 
@@ -150,34 +151,18 @@ def invpascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
     The inverse of the lower matrix has (-1)^(i-j) comb(i, j) at [i, j]. The inverse of
     the symmetric one is the product of the upper and the lower inverse.
     """
-    _check_kind("invpascal", kind)
+    if kind not in ("symmetric", "lower", "upper"):
+        raise ArgumentError(
+            f"invpascal: kind must be 'symmetric', 'lower' or 'upper', not {kind!r}",
+            user_location(),
+        )
     lower = [
         [(-1) ** (i - j) * math.comb(i, j) if j <= i else 0 for j in range(n)]
         for i in range(n)
     ]
     upper = [list(column) for column in zip(*lower, strict=True)]
     if kind == "symmetric":
-        rows = [
-            [_dot(upper[i], [row[j] for row in lower]) for j in range(n)]
-            for i in range(n)
-        ]
+        rows = [[sum(map(operator.mul, a, b)) for b in upper] for a in upper]
     else:
         rows = lower if kind == "lower" else upper
     return _whole("invpascal", rows, exact)
-
-
-def _dot(a: list[int], b: list[int]) -> int:
-    """Return the inner product of lists of Python integers, which cannot overflow."""
-    total = 0
-    for x, y in zip(a, b, strict=True):
-        total += x * y
-    return total
-
-
-def _check_kind(name: str, kind: str) -> None:
-    """Raise ArgumentError, about function ``name``, unless ``kind`` is SciPy's."""
-    if kind not in ("symmetric", "lower", "upper"):
-        raise ArgumentError(
-            f"{name}: kind must be 'symmetric', 'lower' or 'upper', not {kind!r}",
-            user_location(),
-        )

@@ -7,25 +7,18 @@ recurrence in the right half-plane, and the reflection formula in the left one.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
+from arrayfn.lax.special_convergence import stirling
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import horner, quiet
 
 _SHIFT: Final = 10  # steps of the recurrence before Stirling's series
-# B(2 k) / (2 k (2 k - 1)), for k from 1: with 10 or more the terms fall to 1e-17.
-_STIRLING: Final = tuple(
-    float(Fraction(*b) / (2 * k * (2 * k - 1)))
-    for k, b in enumerate(
-        [(1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6)], start=1
-    )
-)
 _NEAR: Final = 0.2  # distance from 1 and 2 below which the series about 1 is summed
 _TERMS: Final = 23  # of that series
 
@@ -82,22 +75,14 @@ def _right(z: Array) -> Array:
     2, it is the Taylor series about 1.
     """
     far = z + float(_SHIFT)
-    inverse = 1.0 / far
-    square = inverse * inverse
-    series: Any = _STIRLING[-1]
-    for term in reversed(_STIRLING[:-1]):
-        series = series * square + term
     value = (far - 0.5) * anp.log(far) - far + 0.5 * math.log(2.0 * math.pi)
-    value = value + series * inverse
+    value = value + stirling(far)
     for k in range(_SHIFT):
         value = value - anp.log(z + float(k))
     one = anp.abs(z - 1.0) < _NEAR
     two = anp.abs(z - 2.0) < _NEAR
     near = anp.where(one, z - 1.0, anp.where(two, z - 2.0, 0.0))
-    about: Any = _ABOUT_ONE[-1]
-    for term in reversed(_ABOUT_ONE[:-1]):
-        about = about * near + term
-    about = about * near
+    about = horner(near, _ABOUT_ONE) * near
     # loggamma(2 + x) = loggamma(1 + x) + log(1 + x)
     about = anp.where(two, about + anp.log1p(near), about)
     return anp.where(one | two, about, value)

@@ -18,6 +18,7 @@ from arrayfn.scipy.special.gamma_functions import (
     beta,
     gammaln,
     gammasgn,
+    is_nonpositive_integer,
 )
 from arrayfn.scipy.special.gaussian_integrals import dawsn
 
@@ -213,7 +214,7 @@ def rgamma(x: ArrayLike) -> Array:
     It is the sign of gamma times exp(-log |gamma|).
     """
     (x,), dtype = in_float64("rgamma", x)
-    pole = (x <= 0) & (anp.floor(x) == x)
+    pole = is_nonpositive_integer(x)
     safe = anp.where(pole, 1.0, x)
     return ops.convert(
         anp.where(pole, 0.0, gammasgn(safe) * anp.exp(-gammaln(safe))), dtype

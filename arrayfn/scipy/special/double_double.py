@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array
+from arrayfn.numpy.double_precision import exact_product
 
-_SPLITTER = 2.0**27 + 1.0  # splits the 53 bits of a float64 in two parts
 EPSILON = 2.0**-104  # relative error of an operation
 
 
@@ -32,9 +32,9 @@ class DoubleDouble(NamedTuple):
         """Return the product with ``other``, a DoubleDouble or a float64 number."""
         if not isinstance(other, DoubleDouble):
             other = exact(anp.asarray(other))
-        product = _product(self.high, other.high)
+        product, error = exact_product(self.high, other.high)
         rest = self.high * other.low + self.low * other.high
-        return _renewed(product.high, product.low + rest)
+        return _renewed(product, error + rest)
 
     def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
         """Return the quotient with ``other``, a DoubleDouble.
@@ -75,24 +75,3 @@ def _renewed(high: Array, low: Array) -> DoubleDouble:
     """
     total = high + low
     return DoubleDouble(total, low - (total - high))
-
-
-def _product(x: Array, y: Array) -> DoubleDouble:
-    """Return the exact product of two float64 numbers below 1e300 (Dekker's product).
-
-    ``high`` is the rounded product, and ``low`` its rounding error.
-    """
-    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
-    product = x * y
-    error = x_high * y_high - product + x_high * y_low + x_low * y_high
-    return DoubleDouble(product, error + x_low * y_low)
-
-
-def _halves(x: Array) -> tuple[Array, Array]:
-    """Split x into a sum of two numbers with half of its bits each.
-
-    This is Veltkamp's splitting.
-    """
-    wide = _SPLITTER * x
-    high = wide - (wide - x)
-    return high, x - high

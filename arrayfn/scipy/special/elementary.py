@@ -9,7 +9,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import bessel
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.primitives import special
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
@@ -25,7 +25,7 @@ def logit(x: ArrayLike) -> Array:
     Between 0.3 and 0.65, it is log1p((2 x - 1) / (1 - x)), and elsewhere log(x) -
     log1p(-x).
     """
-    (x,) = _floated("logit", x)
+    (x,) = floats("logit", x)
     # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
     middle = anp.logical_and(anp.greater(x, 0.3), anp.less(x, 0.65))
     near = anp.where(middle, x, 0.5)
@@ -40,20 +40,12 @@ def log_expit(x: ArrayLike) -> Array:
     return anp.negative(anp.logaddexp(anp.negative(x), 0.0))
 
 
-def _floated(name: str, *operands: ArrayLike) -> list[Array]:
-    """Convert ``operands`` to arrays of one floating-point dtype.
-
-    Errors call the function ``name``.
-    """
-    return [ops.as_array(x) for x in ops.floated(name, *operands)]
-
-
 # Products with logarithms, 0 for a factor of 0.
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """Return x log(y), which is 0 for x = 0 (unless y is NaN)."""
-    return _xlogy(*_floated("xlogy", x, y))
+    return _xlogy(*floats("xlogy", x, y))
 
 
 @custom_jvp
@@ -86,7 +78,7 @@ _xlogy.defjvp(_xlogy_jvp, symbolic_zeros=True)
 
 def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """Return x log(1 + y), which is 0 for x = 0 (unless y is NaN)."""
-    return _xlog1py(*_floated("xlog1py", x, y))
+    return _xlog1py(*floats("xlog1py", x, y))
 
 
 @custom_jvp
@@ -122,7 +114,7 @@ def entr(x: ArrayLike) -> Array:
     The result is 0 at 0, where the derivative is infinite. For negative x the result is
     -inf.
     """
-    (x,) = _floated("entr", x)
+    (x,) = floats("entr", x)
     negative = anp.less(x, 0)
     safe = anp.where(negative, 1, x)
     return anp.where(negative, -math.inf, anp.subtract(0.0, _xlogx(safe)))
@@ -151,7 +143,7 @@ def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
 
     The result is 0 for p = 0 and q >= 0, and otherwise infinite.
     """
-    return _rel_entr(*_floated("rel_entr", p, q))
+    return _rel_entr(*floats("rel_entr", p, q))
 
 
 @custom_jvp
@@ -217,7 +209,7 @@ def _log_ratio(x: Array, y: Array) -> Array:
 @quiet
 def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
     """Return p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
-    p, q = _floated("kl_div", p, q)
+    p, q = floats("kl_div", p, q)
     value = rel_entr(p, q)
     # For infinite p or q, the result would be a difference of infinities.
     unknown = anp.logical_and(anp.greater(p, 0), anp.greater(q, 0))
@@ -230,13 +222,13 @@ def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Return (x**lmbda - 1) / lmbda, or log(x) for lmbda = 0."""
-    x, lmbda = _floated("boxcox", x, lmbda)
+    x, lmbda = floats("boxcox", x, lmbda)
     return _power_of_exponential(anp.log(x), lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """Return ((1 + x)**lmbda - 1) / lmbda, or log(1 + x) for lmbda = 0."""
-    x, lmbda = _floated("boxcox1p", x, lmbda)
+    x, lmbda = floats("boxcox1p", x, lmbda)
     return _power_of_exponential(anp.log1p(x), lmbda)
 
 

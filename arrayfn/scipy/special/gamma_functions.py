@@ -11,6 +11,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.lax.special_convergence import stirling
 from arrayfn.lax.special_incomplete_beta import log_beta
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -21,8 +22,6 @@ from arrayfn.transforms.custom import custom_jvp
 
 _LARGEST = 171  # the largest integer whose gamma function float64 holds
 _FACTORIALS = np.array([float(math.factorial(n)) for n in range(_LARGEST)])
-# B(2 k) / (2 k (2 k - 1)), for k from 1.
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _SHIFT = 10  # Stirling's series is used from here on
 _TINY = 1e-100  # below it gamma(x) is 1 / x
 
@@ -79,14 +78,9 @@ def _gamma_positive(a: Array) -> Array:
     """
     shifted = a < _SHIFT
     z = anp.where(shifted, a + float(_SHIFT), anp.minimum(a, 180.0))
-    inverse = 1.0 / z
-    square = inverse * inverse
-    total: Any = _STIRLING[-1]
-    for number in reversed(_STIRLING[:-1]):
-        total = total * square + number
     # z**(z - 1/2) as power**2, because it overflows before the result does.
     power = anp.power(z, 0.5 * z - 0.25)
-    small = anp.exp(total * inverse - z)
+    small = anp.exp(stirling(z) - z)
     value = math.sqrt(2.0 * math.pi) * power * small * power
     product = anp.where(shifted, a, 1.0)
     for k in range(1, _SHIFT):
@@ -167,8 +161,8 @@ def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     return ops.convert(_betaln(a, b), dtype)
 
 
-def _pole(x: Array) -> Array:
-    """Return whether gamma has a pole at x: 0, -1, -2, ..."""
+def is_nonpositive_integer(x: Array) -> Array:
+    """Return whether x is 0, -1, -2, ...: gamma has poles there."""
     return (x <= 0) & (anp.floor(x) == x)
 
 
@@ -180,7 +174,7 @@ def _reflected(a: Array, b: Array) -> tuple[Array, Array, Array]:
     from 1 to n: it is (-1)**b beta(1 - a - b, b). At all other poles, the new a is 0,
     which stands for an infinite beta function.
     """
-    pole_a, pole_b = _pole(a), _pole(b)
+    pole_a, pole_b = is_nonpositive_integer(a), is_nonpositive_integer(b)
     # Exchange a and b if only b is a pole.
     a, b = anp.where(pole_b & ~pole_a, b, a), anp.where(pole_b & ~pole_a, a, b)
     pole = pole_a | pole_b
@@ -220,7 +214,7 @@ def beta(a: ArrayLike, b: ArrayLike) -> Array:
     safe = anp.where(pole, 1.0, a)
     total = safe + b
     # At a pole of gamma(a + b), the denominator is infinite, and beta is 0.
-    zero = _pole(total) & ~pole
+    zero = is_nonpositive_integer(total) & ~pole
     sign = sign * gammasgn(safe) * gammasgn(b) * gammasgn(anp.where(zero, 1.0, total))
     size = anp.where(zero, 0.0, anp.exp(_betaln(a, b)))
     return ops.convert(anp.where(pole, size, sign * size), dtype)
@@ -242,7 +236,7 @@ def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """Return the rising factorial gamma(z + m) / gamma(z), with its limits at poles."""
     (z, m), dtype = in_float64("poch", z, m)
     end = z + m
-    from_pole, to_pole = _pole(z), _pole(end)
+    from_pole, to_pole = is_nonpositive_integer(z), is_nonpositive_integer(end)
     # If both are poles, the limit is (-1)**m gamma(1 - z) / gamma(1 - end).
     both_poles = from_pole & to_pole
     start, stop = (

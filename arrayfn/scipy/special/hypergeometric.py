@@ -17,7 +17,11 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.scipy.special.double_double import EPSILON, DoubleDouble, exact, sum_of
-from arrayfn.scipy.special.gamma_functions import gammaln, gammasgn
+from arrayfn.scipy.special.gamma_functions import (
+    gammaln,
+    gammasgn,
+    is_nonpositive_integer,
+)
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
@@ -155,14 +159,6 @@ _hyp2f1.defjvp(_hyp2f1_jvp, symbolic_zeros=True)
 # Series.
 
 
-def _ends(x: Array) -> Array:
-    """Return whether x is 0, -1, -2, ..., so that rising factorials of x become 0.
-
-    A series with such a numerator parameter ends.
-    """
-    return (x <= 0) & (anp.floor(x) == x)
-
-
 def _series(
     above: Sequence[DoubleDouble], below: Sequence[DoubleDouble], x: DoubleDouble
 ) -> tuple[DoubleDouble, DoubleDouble, Array]:
@@ -229,17 +225,17 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
     ends, so that terms have one sign. Elements that use another branch get harmless
     operands.
     """
-    # ``_ends`` is true for integers <= 0, whose rising factorials become 0. The
-    # denominator becomes 0 unless the numerator does so first.
-    pole = _ends(b) & ~(_ends(a) & (a >= b))
-    ends = _ends(a) | ((x < 0) & _ends(b - a))
+    # Rising factorials of integers <= 0 become 0, which ends the sum. The denominator
+    # becomes 0 unless the numerator does so first.
+    pole = is_nonpositive_integer(b) & ~(is_nonpositive_integer(a) & (a >= b))
+    ends = is_nonpositive_integer(a) | ((x < 0) & is_nonpositive_integer(b - a))
     far = (anp.abs(x) > _FAR) & ~ends
     finite = anp.isfinite(a) & anp.isfinite(b) & anp.isfinite(x)
     used = finite & ~pole & ~far
     p, q = anp.where(finite & ~pole, a, 1.0), anp.where(finite & ~pole, b, 1.0)
     z = anp.where(used, x, 0.0)
     # b - a in double-double arithmetic, so without rounding.
-    transformed = (z < 0) & ~_ends(p)
+    transformed = (z < 0) & ~is_nonpositive_integer(p)
     first = sum_of(q, -p).where(transformed, exact(p))
     size = anp.where(transformed, -z, z)
     total, _, lost = _series([first], [exact(q)], exact(size))
@@ -297,11 +293,11 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
     get harmless operands.
     """
     # Let a be the parameter that ends the sum first, or else the smaller one.
-    ends_a, ends_b = _ends(a), _ends(b)
+    ends_a, ends_b = is_nonpositive_integer(a), is_nonpositive_integer(b)
     exchanged = anp.where(ends_a == ends_b, anp.where(ends_a, b > a, b < a), ends_b)
     a, b = anp.where(exchanged, b, a), anp.where(exchanged, a, b)
     ends = anp.logical_or(ends_a, ends_b)
-    pole = _ends(c) & ~(ends & (a >= c))
+    pole = is_nonpositive_integer(c) & ~(ends & (a >= c))
     finite = anp.isfinite(a) & anp.isfinite(b) & anp.isfinite(c) & anp.isfinite(x)
     at_one = (x == 1) & ~ends
     used = finite & ~pole & ~at_one & ((x < 1) | ends)
@@ -338,7 +334,7 @@ def _gauss_at_one(a: Array, b: Array, c: Array) -> Array:
     safe = anp.where(converges, rest, 1.0)
     log = gammaln(c) + gammaln(safe) - gammaln(c - a) - gammaln(c - b)
     sign = gammasgn(c) * gammasgn(c - a) * gammasgn(c - b)
-    zero = _ends(c - a) | _ends(c - b)
+    zero = is_nonpositive_integer(c - a) | is_nonpositive_integer(c - b)
     value = anp.where(zero, 0.0, sign * anp.exp(anp.where(zero, 0.0, log)))
     return anp.where(converges, value, math.inf)
 

@@ -213,20 +213,10 @@ def _expn_series(n: Array, x: Array) -> Array:
             divisor == 0, 0.0, term / anp.where(divisor == 0, 1.0, divisor)
         )
         term = term * (-x / (m + 1.0))
-    log_size = (n - 1.0) * anp.log(x) - _gammaln(n)
+    log_size = (n - 1.0) * anp.log(x) - lax.lgamma(n)
     sign = 2.0 * anp.remainder(n, 2.0) - 1.0
-    special_term = sign * anp.exp(log_size) * (_digamma(n) - anp.log(x))
+    special_term = sign * anp.exp(log_size) * (lax.digamma(n) - anp.log(x))
     return total + special_term
-
-
-def _gammaln(x: Array) -> Array:
-    """Return log(gamma(x))."""
-    return lax.lgamma(x)
-
-
-def _digamma(x: Array) -> Array:
-    """Return the derivative of log(gamma(x))."""
-    return lax.digamma(x)
 
 
 @_expn.defjvp

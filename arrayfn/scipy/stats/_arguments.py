@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 
 import arrayfn.numpy as anp
-from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-
-
-def floats(name: str, *operands: ArrayLike) -> list[Array]:
-    """Convert ``operands`` to arrays of one floating-point dtype.
-
-    Errors call the function ``name``.
-    """
-    return [ops.as_array(x) for x in ops.floated(name, *operands)]
+from arrayfn.numpy.double_precision import floats
+from arrayfn.scipy import special
 
 
 def standard(
@@ -47,6 +40,11 @@ def probability(p: Array) -> Array:
     return anp.where((p >= 0) & (p <= 1), p, math.nan)
 
 
+def count(n: Array) -> Array:
+    """Return n if it is an integer >= 0, else NaN."""
+    return anp.where((n >= 0) & (anp.floor(n) == n), n, math.nan)
+
+
 def positive(x: Array) -> Array:
     """Return x if it is positive, else NaN, so that invalid parameters give NaN."""
     return anp.where(x > 0, x, math.nan)
@@ -73,6 +71,11 @@ def counted(
     number = k - loc
     valid = (anp.floor(number) == number) & (number >= 0)
     return [anp.where(valid, number, 0), *others], valid
+
+
+def log_choices(n: Array, k: Array) -> Array:
+    """Return the logarithm of C(n, k), which is 1 / ((n + 1) B(n - k + 1, k + 1))."""
+    return -anp.log1p(n) - special.betaln(n - k + 1, k + 1)
 
 
 def within(inside: Array, value: Array, outside: float = -math.inf) -> Array:

@@ -6,9 +6,9 @@ import math
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats, probability, within
+from arrayfn.scipy.stats._arguments import probability, within
 
 
 @quiet

@@ -60,7 +60,7 @@ def cdf(
     - loc) / scale clipped to [0, 1].
     """
     z, _, a, b = standard("beta.cdf", x, loc, scale, a, b)
-    return special.betainc(a, b, anp.clip(z, 0, 1))
+    return special.betainc(positive(a), positive(b), anp.clip(z, 0, 1))
 
 
 @quiet
@@ -88,7 +88,7 @@ def sf(
     It is the incomplete beta function of (b, a) at 1 - z.
     """
     z, _, a, b = standard("beta.sf", x, loc, scale, a, b)
-    return special.betainc(b, a, 1 - anp.clip(z, 0, 1))
+    return special.betainc(positive(b), positive(a), 1 - anp.clip(z, 0, 1))
 
 
 @quiet

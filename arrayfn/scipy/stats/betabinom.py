@@ -6,7 +6,13 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import counted, within
+from arrayfn.scipy.stats._arguments import (
+    count,
+    counted,
+    log_choices,
+    positive,
+    within,
+)
 
 
 @quiet
@@ -20,15 +26,15 @@ def logpmf(
     """Return the logarithm of the probability of k in the beta-binomial distribution.
 
     With y = k - loc, it is the logarithm of C(n, y) B(y + a, n - y + b) / B(a, b) for
-    integers y from 0 to n, else -inf. The binomial coefficient is 1 / ((n + 1) B(n - y
-    + 1, y + 1)).
+    integers y from 0 to n, else -inf. The result is NaN unless n is an integer >=
+    0, and a and b are positive.
     """
     (y, n, a, b), valid = counted("betabinom.logpmf", k, loc, n, a, b)
+    n, a, b = count(n), positive(a), positive(b)
     valid = valid & (y <= n)
     y = anp.where(valid, y, 0)
-    ways = -anp.log1p(n) - special.betaln(n - y + 1, y + 1)
-    value = ways + special.betaln(y + a, n - y + b) - special.betaln(a, b)
-    return within(valid, value)
+    ratio = special.betaln(y + a, n - y + b) - special.betaln(a, b)
+    return within(valid, log_choices(n, y) + ratio)
 
 
 @quiet

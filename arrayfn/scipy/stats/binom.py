@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-import math
-
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import counted, probability, within
+from arrayfn.scipy.stats._arguments import (
+    count,
+    counted,
+    log_choices,
+    probability,
+    within,
+)
 
 
 @quiet
@@ -19,14 +23,13 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     """Return the logarithm of the probability of k in the binomial distribution.
 
     With y = k - loc, it is the logarithm of C(n, y) p**y (1 - p)**(n - y) for integers
-    y from 0 to n, else -inf. The binomial coefficient is 1 / ((n + 1) B(n - y + 1, y +
-    1)). The result is NaN for p outside of [0, 1] or n < 0.
+    y from 0 to n, else -inf. It is NaN unless p is in [0, 1] and n a whole number.
     """
     (y, n, p), valid = counted("binom.logpmf", k, loc, n, p)
-    n, p = anp.where(n >= 0, n, math.nan), probability(p)
+    n, p = count(n), probability(p)
     valid = valid & (y <= n)
     y = anp.where(valid, y, 0)
-    ways = -anp.log1p(n) - special.betaln(n - y + 1, y + 1)
+    ways = log_choices(n, y)
     return within(valid, ways + special.xlogy(y, p) + special.xlog1py(n - y, -p))
 
 
@@ -45,10 +48,11 @@ def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the probability of at most k in the binomial distribution.
 
     With y = floor(k - loc), it is the incomplete beta function I(1 - p; n - y, y + 1)
-    for 0 <= y < n, 0 below and 1 above. It is NaN for p outside of [0, 1] or n < 0.
+    for 0 <= y < n, 0 below and 1 above. It is NaN unless p is in [0, 1] and
+    n is an integer >= 0.
     """
     (y, n, p), _ = counted("binom.cdf", anp.floor(k), loc, n, p)
-    n, p = anp.where(n >= 0, n, math.nan), probability(p)
+    n, p = count(n), probability(p)
     successes = anp.floor(anp.subtract(k, loc))
     is_inside = (successes >= 0) & (successes < n)
     y = anp.where(is_inside, y, 0)

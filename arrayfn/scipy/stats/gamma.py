@@ -43,7 +43,7 @@ def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) ->
     scale.
     """
     z, _, a = standard("gamma.cdf", x, loc, scale, a)
-    return special.gammainc(a, anp.maximum(z, 0))
+    return special.gammainc(positive(a), anp.maximum(z, 0))
 
 
 @quiet
@@ -58,7 +58,7 @@ def logcdf(
 def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the probability of more than x in the gamma distribution."""
     z, _, a = standard("gamma.sf", x, loc, scale, a)
-    return special.gammaincc(a, anp.maximum(z, 0))
+    return special.gammaincc(positive(a), anp.maximum(z, 0))
 
 
 @quiet

@@ -6,9 +6,9 @@ import math
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats
+from arrayfn.scipy.stats._arguments import positive
 
 
 def _power(x: Array, p: Array) -> Array:
@@ -24,6 +24,7 @@ def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
     The density is beta / (2 gamma(1 / beta)) exp(-abs(x)**beta).
     """
     x, p = floats("gennorm.logpdf", x, beta)
+    p = positive(p)
     return anp.log(p) - math.log(2.0) - special.gammaln(1 / p) - _power(x, p)
 
 
@@ -45,6 +46,7 @@ def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
     |x|**beta.
     """
     x, p = floats("gennorm.cdf", x, beta)
+    p = positive(p)
     power = _power(x, p)
     tail = 0.5 * special.gammaincc(1 / p, power)
     return anp.where(x < 0, tail, 1 - tail)

@@ -11,9 +11,8 @@ import arrayfn.numpy as anp
 from arrayfn import lax, linalg, nn, random, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy.stats import norm
-from arrayfn.scipy.stats._arguments import floats
 
 Bandwidth = str | float | Callable[["gaussian_kde"], Any] | None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import floats, within
+from arrayfn.scipy.stats._arguments import within
 
 
 @quiet

@@ -7,8 +7,7 @@ import math
 import arrayfn.numpy as anp
 from arrayfn import lax, linalg
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats
+from arrayfn.numpy.double_precision import floats, quiet
 
 
 @quiet

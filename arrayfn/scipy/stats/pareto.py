@@ -7,8 +7,8 @@ import math
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, positive, standard, within
+from arrayfn.numpy.double_precision import floats, quiet
+from arrayfn.scipy.stats._arguments import positive, standard, within
 
 
 @quiet
@@ -74,9 +74,11 @@ def logcdf(
 def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Return the quantile of the Pareto distribution: x with ``cdf(x)`` = q.
 
-    It is loc + scale (1 - q)**(-1 / b), and NaN unless q is in [0, 1].
+    It is loc + scale (1 - q)**(-1 / b), and NaN unless q is in [0, 1], and b and scale
+    are positive.
     """
     q, loc, scale, b = floats("pareto.ppf", q, loc, scale, b)
+    scale, b = positive(scale), positive(b)
     value = loc + scale * anp.exp(-anp.log1p(-q) / b)
     return within((q >= 0) & (q <= 1), value, math.nan)
 

@@ -6,9 +6,9 @@ import math
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
-from arrayfn.scipy.stats._arguments import counted, floats, within
+from arrayfn.scipy.stats._arguments import counted, within
 
 _LARGE_MEAN = 100.0  # the entropy is an asymptotic expansion from this mean on
 _NEGLIGIBLE = 80.0  # probabilities below exp(-80) are negligible
@@ -19,9 +19,11 @@ _TERMS = 240  # counts from here on are negligible for means up to 100
 def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """Return the logarithm of the probability of k in the Poisson distribution.
 
-    It is y log(mu) - log(y!) - mu for integers y = k - loc >= 0, else -inf.
+    It is y log(mu) - log(y!) - mu for integers y = k - loc >= 0, else -inf. It is
+    NaN for negative ``mu``.
     """
     (n, mu), valid = counted("poisson.logpmf", k, loc, mu)
+    mu = anp.where(mu >= 0, mu, math.nan)
     return within(valid, special.xlogy(n, mu) - special.gammaln(n + 1) - mu)
 
 

@@ -6,8 +6,8 @@ import math
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
-from arrayfn.scipy.stats._arguments import floats, within
+from arrayfn.numpy.double_precision import floats, quiet
+from arrayfn.scipy.stats._arguments import within
 
 
 @quiet

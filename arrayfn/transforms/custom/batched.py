@@ -17,6 +17,7 @@ from arrayfn.pickling import Wrapper, pickled
 from arrayfn.primitives.custom_batching import custom_vmap as primitive
 from arrayfn.primitives.custom_batching import mapped_type
 from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
 from arrayfn.transforms.custom.closures import closed, closed_over, with_inputs
@@ -102,8 +103,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
             # Params have no functions: the rule is registered, and found by this name.
             rule=FUNCTIONS.name(call.mapped, name),
         )
-        flat = results if isinstance(results, tuple) else (results,)
-        return tree.unflatten(body.out_tree, flat)
+        return tree.unflatten(body.out_tree, as_list(results))
 
     def __getattr__(self, name: str) -> Any:
         return rule_setter(self, name)

@@ -20,6 +20,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.pickling import Wrapper, pickled
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply, is_staged
 from arrayfn.tracing.references import check_given_once, check_not_returned
 from arrayfn.transforms import (
@@ -148,8 +149,7 @@ class Custom(ABC, Generic[P, R]):
             **rules,
             **({"captured": len(captured)} if captured else {}),
         )
-        flat = results if isinstance(results, tuple) else (results,)
-        return tree.unflatten(body.out_tree, flat)
+        return tree.unflatten(body.out_tree, as_list(results))
 
     @abstractmethod
     def check_rules(self) -> None:
