@@ -20,6 +20,15 @@ LONG: Final = 22
 exp has 23. A loop of one of these is 2 to 15 % faster so (threefry2x32 12 %, logaddexp
 10 to 15 %); fmod, of 18, is slower.
 """
+OF_BOOLS: Final = frozenset(("convert_bool_u8", "convert_u8_bool"))
+"""The functions by which loops store and load bools, which have one byte."""
+MAX_OF_BOOLS: Final = 64
+"""LLVM instructions of a function that is not computed twice in a loop of bools.
+
+LLVM vectorises such a loop for bytes: 64 float32 are computed side by side already.
+Twice as many of threefry2x32 do not fit into registers: ``bernoulli`` of a million took
+300 us instead of 220. A loop of exp and bools is 5 % faster with two.
+"""
 
 
 def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
@@ -28,8 +37,8 @@ def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
     ``longest`` is the number of instructions of the longest scalar function called in
     the loop. Only innermost loops get metadata. Reductions are interleaved with
     ``ACCUMULATORS``, and loops with long chains of dependent operations, such as exp,
-    with ``CHAINS``. Short reductions are unrolled instead, so that the loop around them
-    can be vectorised.
+    with ``CHAINS``, unless these are very long and the loop has bools. Short reductions
+    are unrolled instead, so that the loop around them can be vectorised.
     """
     if not loop.innermost:
         return None
@@ -40,7 +49,8 @@ def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
         return unrolled(module) if reduces else None
     if reduces:
         return interleaved(module, ACCUMULATORS)
-    return interleaved(module, CHAINS) if longest >= LONG else None
+    most = math.inf if OF_BOOLS.isdisjoint(names) else MAX_OF_BOOLS
+    return interleaved(module, CHAINS) if LONG <= longest < most else None
 
 
 def unrolled(module: ir.Module) -> Any:
