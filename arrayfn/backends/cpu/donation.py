@@ -42,7 +42,7 @@ class DonatingExecutable:
                 outputs.append(np.array(inputs[donor], type.dtype, order="C"))
         mismatch = self.executable.call_into(*inputs, *outputs)
         if mismatch:
-            return self(self.executable.aligned(inputs, mismatch - 1))
+            return self(self.executable.readable(inputs, mismatch - 1))
         return outputs
 
 

@@ -65,13 +65,14 @@ class Executable:
         """
         result = self.call(*inputs)
         if isinstance(result, int):
-            return self(self.aligned(inputs, result - 1))
+            return self(self.readable(inputs, result - 1))
         return result
 
-    def aligned(self, inputs: Sequence[Any], number: int) -> list[Any]:
-        """Return ``inputs``, of which input ``number`` does not fit, all aligned.
+    def readable(self, inputs: Sequence[Any], number: int) -> list[Any]:
+        """Return ``inputs``, with copies of those that kernels cannot read.
 
-        Raises ArgumentError if they are aligned already: there is another mismatch.
+        Input ``number`` does not fit the plan. Raises ArgumentError if kernels can read
+        all inputs: then it does not fit for another reason.
         """
         readable = [as_readable(x) for x in inputs]
         if all(x is y for x, y in zip(inputs, readable, strict=True)):

@@ -292,7 +292,8 @@ class _Steps:
             carries.append(
                 Carry(base=current, next_base=following, argument=begin, nbytes=nbytes)
             )
-            for buffer in (c.initial, c.first, c.second, c.result):  # CARRY_INITIAL ...
+            # In the order of CARRY_INITIAL to CARRY_RESULT.
+            for buffer in (c.initial, c.first, c.second, c.result):
                 arguments.add_buffer(buffer)
         predicate = len(arguments.template) - first
         if step.predicate is not None:

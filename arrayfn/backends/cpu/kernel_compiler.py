@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.kernel_entry import add_entry, negate_integers
+from arrayfn.backends.cpu.kernel_entry import add_entry
 from arrayfn.backends.cpu.numba_target import KernelFrontEnd
 from arrayfn.backends.cpu.vocabulary import DIALECT
 from arrayfn.backends.numba.functions import printed_function
@@ -60,7 +60,6 @@ def function_ir(
         # Inlined into its entry, a kernel would lose ``noalias`` of its parameters,
         # which its loops need. LLVM may inline a library kernel: its calls are short.
         function.attributes.add("noinline")
-        negate_integers(function)
     function.attributes.add("nounwind")
     add_entry(
         module,
@@ -68,7 +67,7 @@ def function_ir(
         symbol,
         constants or {},
         has_rest=has_rest,
-        negated=constants is None,
+        hides_strides=constants is None,
     )
     return str(module)
 

@@ -78,10 +78,12 @@ def pointer_of(atom: Atom, reads: Reads) -> Pointer:
 def numbered_call(
     kind: str, number: int, equation: Equation, reads: Reads, text: str
 ) -> LibraryCall:
-    """Return the call of what Python does: ``number`` in the table of this ``kind``.
+    """Return the library call that runs entry ``number`` of a table.
 
-    The runtime finds it by the provider's name, such as "callback_3". The arrays are
-    those of ``equation``, whose operands ``reads`` locates. ``text`` is for people.
+    ``kind`` names the table, which the runtime has: "callback" for Python functions of
+    the user, for example. The provider's name, "callback_3", names the entry. The
+    operands and results are those of ``equation``; ``reads`` says where its operands
+    are in memory. ``text`` describes the call in a printed plan.
     """
     return LibraryCall(
         provider=f"{kind}_{number}",
