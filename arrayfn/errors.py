@@ -12,9 +12,10 @@ import os
 import sys
 import sysconfig
 import warnings
-from dataclasses import dataclass
 
 from typing_extensions import override
+
+from arrayfn.records import frozen
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "tools", "demo.py")  # it is written as a user's program
@@ -24,7 +25,7 @@ _LIBRARIES = ("numpy", "optree", "pandas", "scipy")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SourceLocation:
     """A line of the user's code: the file's path and the line's number, from 1."""
 

@@ -8,16 +8,17 @@ have a ``FlattenedIndexKey``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import optree
 from typing_extensions import override
 
+from arrayfn.records import frozen
+
 _OPTIONS: Final[dict[str, Any]] = {"namespace": "arrayfn"}
 
 
-@dataclass(frozen=True)
+@frozen
 class SequenceKey:
     """The position ``idx`` in a list or tuple."""
 
@@ -38,7 +39,7 @@ class SequenceKey:
         return node[self.idx]
 
 
-@dataclass(frozen=True)
+@frozen
 class DictKey:
     """The ``key`` of a dict."""
 
@@ -59,7 +60,7 @@ class DictKey:
         return node[self.key]
 
 
-@dataclass(frozen=True)
+@frozen
 class GetAttrKey:
     """The attribute ``name``, of a named tuple or a dataclass."""
 
@@ -80,7 +81,7 @@ class GetAttrKey:
         return getattr(node, self.name)
 
 
-@dataclass(frozen=True)
+@frozen
 class FlattenedIndexKey:
     """The number ``key`` of a child of a registered class."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from arrayfn.ir import Program
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.records import frozen
 
 if TYPE_CHECKING:
     from arrayfn.lowering.compiled import CompiledProgram
@@ -67,7 +67,7 @@ class AssemblingBackend(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen
 class BackendInfo:
     """What a backend is, what it requires, and why it cannot run on this machine.
 

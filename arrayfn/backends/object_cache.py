@@ -25,12 +25,12 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from arrayfn.caches import forgets
 from arrayfn.logs import CACHE
+from arrayfn.records import frozen
 
 LOGGER = logging.getLogger(__name__)
 COUNTS: Final[Counter[str]] = Counter()
@@ -77,7 +77,7 @@ def object_cache() -> ObjectCache:
     return known or _caches.setdefault(directory, ObjectCache(directory))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Entry:
     """An entry of the cache on disk."""
 

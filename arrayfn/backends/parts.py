@@ -10,17 +10,17 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from arrayfn.backends.base import BackendInfo
 from arrayfn.backends.cuda.requirements import missing_here
+from arrayfn.records import frozen
 
 Check = Callable[[], str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """A library or feature that ``backend_info`` describes but no Program runs on.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -17,13 +16,14 @@ import numpy as np
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import KernelCall, Loop, Step
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 Allocate = Callable[[int], Array]
 """``allocate(nbytes)`` returns memory as an array of bytes."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HostBuffer:
     """The memory of a plan's buffer, as an array of bytes.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from arrayfn import tree
@@ -19,6 +19,7 @@ from arrayfn.compilation.static_arguments import StaticArguments
 from arrayfn.errors import plural
 from arrayfn.ir import ArrayType, Mesh
 from arrayfn.logs import COMPILE, RETRACE
+from arrayfn.records import record
 
 PATIENCE: Final = 1.0  # seconds after which a line is printed
 
@@ -27,7 +28,7 @@ Key = tuple[tree.TreeDef, StaticArguments, tuple[ArrayType, ...], str, Mesh | No
 and the mesh of ``set_mesh`` if the function asks for it."""
 
 
-@dataclass
+@record
 class Built:
     """The record of one compilation, for logs and ``signatures``.
 

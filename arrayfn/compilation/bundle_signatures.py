@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,12 @@ from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.table import TABLE
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Contents:
     """The verified contents of a bundle: files by name, and what they describe.
 

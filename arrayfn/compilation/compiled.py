@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,6 +17,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
+from arrayfn.records import frozen
 from arrayfn.tracing import ImmutableArray, Namespace
 from arrayfn.transforms import leaf_type
 
@@ -30,7 +30,7 @@ OF_THIS_PROCESS: Final = (
 )
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(repr=False)
 class Compiled:
     """A function compiled for one signature: call it like the function.
 

@@ -7,7 +7,6 @@ around them. ``compiling`` lowers and loads what was traced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn import tree
@@ -21,13 +20,14 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.options import Options
 from arrayfn.primitives.calls import operator_call
+from arrayfn.records import frozen
 from arrayfn.tracing import apply, device_of
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import RefWrittenError, is_of_a_body
 from arrayfn.transforms import FlatTrace, Function, name_of, trace_function
 
 
-@dataclass(frozen=True)
+@frozen
 class Compiler:
     """A function and how ``jit`` was asked to compile it.
 

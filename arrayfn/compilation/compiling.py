@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -20,7 +19,7 @@ from arrayfn.backends.base import Backend
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.compilation.building import Built
 from arrayfn.compilation.compiler import Compiler
-from arrayfn.compilation.freezing import frozen
+from arrayfn.compilation.freezing import freeze_program
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.stages import Lowered
 from arrayfn.errors import ArgumentError, user_location
@@ -31,11 +30,12 @@ from arrayfn.passes.checks import with_checks
 from arrayfn.passes.faults import Site
 from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.primitives.assertions import has_check
+from arrayfn.records import frozen
 from arrayfn.tracing import device_of
 from arrayfn.transforms import FlatTrace
 
 
-@dataclass(frozen=True)
+@frozen
 class CompiledSignature:
     """The executable of a jitted function for one signature, and its records.
 
@@ -98,7 +98,7 @@ def lower(
     notes: tuple[str, ...] = ()
     has_kernel = KERNELS.has_for(backend.name)
     if compiler.options.freeze is not None:
-        program, notes = frozen(program, compiler.options.freeze, has_kernel)
+        program, notes = freeze_program(program, compiler.options.freeze, has_kernel)
     with _collector_paused():
         program, sites = with_checks(program, compiler.checks, has_kernel)
         compiled_program = backend.lower(program, donated, compiler.options)

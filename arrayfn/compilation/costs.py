@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -16,9 +15,10 @@ from arrayfn.lowering.plan import (
     blocks_of,
     numbered,
 )
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class StepCost:
     """The cost of a step in one call: its runs, operations and bytes.
 
@@ -34,7 +34,7 @@ class StepCost:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Cost:
     """The cost of each step of a plan; all branches are counted."""
 
@@ -64,7 +64,7 @@ class Cost:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@frozen
 class Memory:
     """The bytes of a plan's buffers.
 

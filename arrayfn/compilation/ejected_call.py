@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from arrayfn.lowering.plan import (
     Parameter,
     ScratchArgument,
 )
+from arrayfn.records import record
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +40,7 @@ _LAUNCH: Final = (
 """What a kernel has besides its source and its parameters."""
 
 
-@dataclass
+@record
 class EjectedCall:
     """A recorded call of ``kernel`` on a backend ``target``, with its memory.
 

@@ -1,7 +1,7 @@
 """Freezes a Program: captured arrays are computed with, and folded into weights.
 
-``frozen`` computes every equation that depends only on captured arrays, by the NumPy
-references, so that the results are captured in place of its operands. The recipe
+``freeze_program`` computes every equation that depends only on captured arrays, by the
+NumPy references, so that the results are captured in place of its operands. The recipe
 ``"scales"`` moves factors and terms of a product's output features, which are such
 arrays, into its weights: batch normalisation of trained layers becomes one addition.
 That changes how results are rounded. ``weight_recipes`` has those that store weights in
@@ -43,7 +43,7 @@ class Frozen(NamedTuple):
     notes: tuple[str, ...]
 
 
-def frozen(
+def freeze_program(
     program: Program, recipes: tuple[str, ...], keep: Callable[[Equation], bool]
 ) -> Frozen:
     """Compute what depends on captured arrays only, and fold scales into weights.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +49,7 @@ from arrayfn.primitives.control_flow import (
 )
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
+from arrayfn.records import frozen
 from arrayfn.tracing import ArrayOnDevice, device_of
 
 Array = np.ndarray[Any, Any]
@@ -136,7 +136,7 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     return run.run(program, [_device_cache.put(device, x) for x in arrays])
 
 
-@dataclass(frozen=True)
+@frozen
 class _Compiled:
     """A compiled Program, and whether its last result is the fault of checks."""
 

@@ -14,7 +14,6 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +26,14 @@ from arrayfn.ir import layout
 from arrayfn.ir.types import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cpu import machine
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 _LAYOUTS: Final = {"C": layout.C, "F": layout.F}
 _ROOMS: Final = ("ir", "primitives", "transforms", "passes", "lowering", "compilation")
 
 
-@dataclass(frozen=True)
+@frozen
 class KeptPlan:
     """A plan in the disk cache: its captured arrays' types, and the lowered Program."""
 

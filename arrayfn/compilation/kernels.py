@@ -8,7 +8,6 @@ af.get_kernel("cpu", nn.softmax, x)   # that one; None stands for the body
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Equation, Program
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.records import frozen
 from arrayfn.transforms import make_program
 
 BODY: Final = "body"
@@ -28,7 +28,7 @@ _GENERATED: Final = ("cpu", "cuda")
 _COLUMNS: Final = ("implementation", "backend", "operator", "applies to", "options")
 
 
-@dataclass(frozen=True)
+@frozen
 class Implementation:
     """One implementation of an operator: a registered kernel, or the body.
 
@@ -48,7 +48,7 @@ class Implementation:
     taken: bool | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(repr=False)
 class Implementations(Sequence[Implementation]):
     """The list that ``kernels`` returns. Its text is a table."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.errors import ArgumentError, BundleError, plural, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.ir.text import format_program, tokens
+from arrayfn.records import frozen
 from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
 
 Sizes = Mapping[str, int]
@@ -33,7 +33,7 @@ _LARGE: Final = 1009  # a size at which the polynomials are checked
 _OPEN: Final = re.compile(r"\$\((?:(float|reciprocal):)?([^()\s]{1,500})\)")
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenText:
     """The text of a Program for any sizes of ``dims``, as a template.
 

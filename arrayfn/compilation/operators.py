@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -39,6 +38,7 @@ from arrayfn.lowering.operator_kernels import (
 )
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
+from arrayfn.records import record
 from arrayfn.tracing import apply, device_of, is_staged
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms import name_of, shown_name, trace_function
@@ -314,7 +314,7 @@ class Operator(Generic[P, R]):
         return f"<operator {self.name}>"
 
 
-@dataclass
+@record
 class Arguments:
     """The arguments of one call of an operator.
 

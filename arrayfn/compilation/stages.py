@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,13 +26,14 @@ from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import Site
+from arrayfn.records import frozen
 from arrayfn.transforms.shapes import result_types
 
 if TYPE_CHECKING:
     from arrayfn.compilation.costs import Cost, Memory
 
 
-@dataclass(frozen=True)
+@frozen
 class Traced:
     """A function traced for one signature, before it is lowered.
 
@@ -55,7 +56,7 @@ class Traced:
         raise TypeError(OF_THIS_PROCESS)
 
 
-@dataclass(frozen=True)
+@frozen
 class Lowered:
     """A function lowered for one signature, before it is compiled.
 
@@ -278,7 +279,7 @@ class Lowered:
         >>> frozen.compile()(np.ones((1, 3)))
         array([[4., 8.]])
         """
-        from arrayfn.compilation.freezing import frozen
+        from arrayfn.compilation.freezing import freeze_program
 
         if self.sites or self.open_text is not None:
             raise ArgumentError(
@@ -286,7 +287,7 @@ class Lowered:
                 "without",
                 user_location(),
             )
-        program, notes = frozen(
+        program, notes = freeze_program(
             self.program, recipes, KERNELS.has_for(self.backend.name)
         )
         compiled = self.backend.lower(program, self.donated, self.options)

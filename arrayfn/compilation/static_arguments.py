@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, plural, user_location
+from arrayfn.records import frozen
 from arrayfn.transforms.arguments import Function, as_numbers, own_name, shown_name
 
 
-@dataclass(frozen=True)
+@frozen
 class StaticParameters:
     """The parameters of a function that are static, or that are donated.
 
@@ -169,7 +169,7 @@ _POSITIONAL = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class StaticArguments:
     """The static arguments of a call, hashed and compared by value.
 
@@ -207,7 +207,7 @@ class StaticArguments:
         return bound
 
 
-@dataclass(frozen=True)
+@frozen
 class _Value:
     """A static argument that equals only values of the same type (1 is not True)."""
 

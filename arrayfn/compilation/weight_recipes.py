@@ -10,7 +10,6 @@ output feature, by which the product is multiplied; two int4 are packed into a b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import primitive_of
 from arrayfn.primitives.convolution_forms import GROUP, INNER, OUTER
 from arrayfn.primitives.padded_convolution import padded_convolution
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
@@ -60,7 +60,7 @@ def check_recipes(recipes: Sequence[str]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Weights:
     """The known operand of a product, number ``side``, whose array may be changed.
 

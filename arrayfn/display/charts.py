@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from arrayfn.display.units import in_bytes, in_si
+from arrayfn.records import frozen
 
 _HUES = ("#1468d8", "#0a8a70", "#c05000", "#a020c0", "#b8860b", "#c02050")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Bar:
     """A buffer: it lies at ``offset``, and lives from step ``first`` to ``last``."""
 
@@ -62,7 +62,7 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
     return _picture(parts, width, top + height + 22, "memory over steps")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Point:
     """A step: its operations per byte (``intensity``), and per second (``rate``).
 

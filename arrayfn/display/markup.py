@@ -9,11 +9,11 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
 from arrayfn.display.style import STYLE
+from arrayfn.records import frozen
 
 _TOKENS: Final = re.compile(
     r"(?P<comment>\#.*)"
@@ -27,7 +27,7 @@ _TOKENS: Final = re.compile(
 _KEYWORDS: Final = frozenset({*keyword.kwlist, "program", "constants"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Line:
     """A line of code, and what links it to other lines.
 

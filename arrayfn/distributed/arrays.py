@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
@@ -15,13 +14,14 @@ from arrayfn.distributed.devices import DEVICES, Device, devices_of
 from arrayfn.distributed.pictures import html_picture, text_picture
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, NamedSharding, as_readable, type_of
+from arrayfn.records import frozen
 from arrayfn.tracing import ArrayOnDevice
 from arrayfn.tracing.keys import WORDS, Key
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Shard:
     """One device's part of a sharded array: ``data`` equals ``array[index]``.
 

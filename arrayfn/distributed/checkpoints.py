@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from arrayfn.distributed.devices import DEVICES, devices_of
 from arrayfn.distributed.processes import agree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import NamedSharding
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 Box = tuple[tuple[int, int], ...]
@@ -33,7 +33,7 @@ _FORMAT: Final = 1  # version of index.json
 _PART: Final = re.compile(r"[0-9a-f]{16}/[0-9]+\.[0-9]+\.npy")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Stored:
     """An array in a checkpoint: its shape, its dtype, and the file of each part."""
 

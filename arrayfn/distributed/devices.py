@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.errors import ArgumentError, BackendError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.cpu import machine
+from arrayfn.records import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ MOST: Final = 256
 """Most CPU devices."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """A device: its number among the devices of its platform, and its process.
 

@@ -12,7 +12,6 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import TracebackType
@@ -39,6 +38,7 @@ from arrayfn.errors import (
 from arrayfn.ir import Mesh
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.collectives import Collective
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +55,7 @@ _YIELDS: Final = 2000  # times that a wait looks for its end before it sleeps be
 _GRACE: Final = 2.0  # seconds from the report of a failure to the end of all processes
 
 
-@dataclass(frozen=True)
+@frozen
 class SyncPoint:
     """A point of the program, outside of plans, at which all processes wait.
 

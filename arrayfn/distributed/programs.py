@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
 from arrayfn.passes.partition_blocks import partition_in_blocks
 from arrayfn.passes.partition_values import Partitioned
+from arrayfn.records import frozen
 
 if TYPE_CHECKING:
     from arrayfn.distributed.gpus import GpuPlans
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MeshProgram(CompiledProgram):
     """A Program compiled for the devices of a mesh.
 
@@ -51,6 +52,7 @@ class MeshProgram(CompiledProgram):
     after the arguments.
     """
 
+    _: KW_ONLY
     local: CompiledProgram
     partitioned: Partitioned
     sharded: tuple[ShardedArray, ...]

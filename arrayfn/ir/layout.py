@@ -7,14 +7,15 @@ elements. Layouts are immutable. They give their strides for a shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typing_extensions import override
+
+from arrayfn.records import frozen
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class RowMajor:
     """The last axis is contiguous, and each axis encloses the axes after it."""
 
@@ -37,7 +38,7 @@ class RowMajor:
         return "C"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ColumnMajor:
     """The first axis is contiguous, and each axis encloses the axes before it."""
 
@@ -60,7 +61,7 @@ class ColumnMajor:
         return "F"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Strided:
     """Each axis has its own stride, in elements; strides may be zero or negative."""
 

@@ -9,7 +9,7 @@ broadcasting is an equation of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, field
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
@@ -21,6 +21,7 @@ from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Shape
 from arrayfn.ir.types import ArrayType
+from arrayfn.records import frozen
 
 Params = Mapping[str, Any]
 NO_PARAMS: Params = MappingProxyType({})
@@ -133,7 +134,7 @@ class PrimitiveRow(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Equation:
     """``outputs = primitive(*inputs, **params)``, at a line of the user's source."""
 
@@ -224,7 +225,7 @@ def walk(equations: Iterable[Equation]) -> Iterator[Equation]:
             yield from walk(program.equations)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen(slots=True, eq=False, repr=False)
 class Program:
     """A Program has inputs, captured constants, equations in order, and outputs.
 

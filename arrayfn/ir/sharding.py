@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, Final
@@ -18,6 +17,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
+from arrayfn.records import frozen
 
 Entry = tuple[str, ...]
 """The mesh axes that cut one axis of an array, the outermost first; empty for none."""
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 UNVARYING: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@frozen(repr=False)
 class Mesh:
     """A grid of devices with a name for each of its axes.
 
@@ -141,7 +141,7 @@ class Mesh:
         return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@frozen(slots=True, repr=False)
 class PartitionSpec:
     """The mesh axes that cut the axes of an array.
 
@@ -246,7 +246,7 @@ def check_spec(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class NamedSharding:
     """The distribution of an array over the devices of a mesh.
 

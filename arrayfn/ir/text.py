@@ -23,7 +23,6 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
@@ -45,6 +44,7 @@ from arrayfn.ir import layout as layouts
 from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Layout
 from arrayfn.ir.sharding import UNVARYING, Mesh, NamedSharding, PartitionSpec
+from arrayfn.records import frozen
 
 __all__ = ["format_program", "parse_program", "tokens"]
 
@@ -101,7 +101,7 @@ def parse_program(
     return program
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Token:
     """A word, number or sign of the text, with its line and its offset in the text.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import layout as layouts
 from arrayfn.ir.layout import Layout, Shape
 from arrayfn.ir.sharding import UNVARYING, NamedSharding
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ArrayType:
     """The shape, data type and layout of an array.
 

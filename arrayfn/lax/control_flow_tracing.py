@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lax.collectives import pvary
 from arrayfn.primitives import collectives, conversion
+from arrayfn.records import frozen
 from arrayfn.tracing import Tracer, apply
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type, trace_function
 from arrayfn.transforms.arguments import check_leaf, described, own_name
@@ -33,7 +33,7 @@ from arrayfn.transforms.arguments import check_leaf, described, own_name
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Closed:
     """A traced function, whose Program takes the values it captured as first inputs.
 
@@ -231,7 +231,7 @@ def varying_along(leaf: Any, axes: frozenset[str]) -> Any:
 # Carries.
 
 
-@dataclass(frozen=True)
+@frozen
 class Carried:
     """The traced body of a loop, which keeps the types of the carry.
 

@@ -7,7 +7,6 @@ otherwise. No mode accesses memory outside the array.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -19,6 +18,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import indexing, indexing_semantics
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen
 from arrayfn.tracing import apply
 
 
@@ -34,7 +34,7 @@ class GatherScatterMode(Enum):
     PROMISE_IN_BOUNDS = "promise_in_bounds"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class GatherDimensionNumbers:
     """How the axes of operand, indices and result correspond in ``gather``, as in JAX.
 
@@ -64,7 +64,7 @@ class GatherDimensionNumbers:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ScatterDimensionNumbers:
     """How the axes of operand, indices and updates correspond in ``scatter``.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn import dtypes
@@ -17,11 +16,12 @@ from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, zeros
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.manipulation import moveaxis, reshape
+from arrayfn.records import frozen
 
 Axes = Sequence[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class RaggedDotDimensionNumbers:
     """The roles of axes in ``ragged_dot_general``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from arrayfn.dtypes import STORAGE
 from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class CompiledProgram:
     """A Program lowered for one target: its signature, plan, kernels and constants.
 
@@ -33,7 +34,7 @@ class CompiledProgram:
     once: Once | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Once:
     """A Program that computes constants of another one, before its first call.
 

@@ -7,15 +7,15 @@ the target's library multiplies are expanded before.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from arrayfn.ir import Equation
 from arrayfn.passes.matrices import Matrix, as_matrix
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.contraction import free_axes
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Gemm:
     """``c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]``."""
 

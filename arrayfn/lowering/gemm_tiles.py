@@ -10,12 +10,12 @@ tile at little cost.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from arrayfn.dtypes import DType
+from arrayfn.records import frozen
 
 PROVIDERS: Final[dict[DType, str]] = {
     np.dtype(np.float32): "gemm_f32",
@@ -41,7 +41,7 @@ WORK_NS: Final = 0.02  # of a multiply-add in a small tile
 GRAIN_NS: Final = 5000.0  # work worth giving to a thread
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class GemmTiles:
     """Tiles of ``tile_m`` by ``tile_n``, ``items`` in all, in batch-major order.
 

@@ -9,7 +9,7 @@ exists: the arrays are copied to the host and back. The plan's text names it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -21,12 +21,13 @@ from arrayfn.lowering.operator_kernels import OperatorKernel, static_of, with_ab
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import primitive_of
 from arrayfn.primitives.numbered import NumberedTable
+from arrayfn.records import frozen
 
 Destinations = Mapping[Var, tuple[Pointer, ArrayType]]
 """Results that are written into larger arrays: their first elements and layouts."""
 
 
-@dataclass(frozen=True)
+@frozen
 class HostStep:
     """A step that the host runs: ``function(*operands)``, or an operator's ``kernel``.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import Var
@@ -35,6 +35,7 @@ from arrayfn.lowering.steps import (
     NestStep,
     PlanStep,
 )
+from arrayfn.records import frozen
 
 
 class Storage:
@@ -78,7 +79,7 @@ class Storage:
             self._fixed_results -= new
 
 
-@dataclass(frozen=True)
+@frozen
 class Scope:
     """The arrays of one Program (the whole one or a body) that may be overwritten.
 

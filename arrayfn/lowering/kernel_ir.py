@@ -9,7 +9,6 @@ and blocks that becomes is the schedule's decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,12 +17,13 @@ from arrayfn import dtypes, ir
 from arrayfn.dtypes import DType
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import Var
+from arrayfn.records import frozen
 
 Level = Literal["element", "outer"]
 """Whether a statement runs for each element of all axes, or for each row."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Axis:
     """One axis of the nest, outermost first. ``reduced`` axes run in order."""
 
@@ -31,7 +31,7 @@ class Axis:
     reduced: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ArrayOperand:
     """Memory that the nest reads or writes: ``array`` from element ``offset`` on.
 
@@ -48,7 +48,7 @@ class ArrayOperand:
     moves: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Value:
     """A scalar of the nest: its name in the Program's text, and its compute dtype.
 
@@ -60,7 +60,7 @@ class Value:
     half: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Constant:
     """A literal scalar, with its compute dtype."""
 
@@ -81,7 +81,7 @@ def constant_of(literal: ir.Literal) -> Constant:
     return Constant(value, dtypes.compute_dtype(dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Argument:
     """A scalar that is an integer parameter of the kernel, such as an extent."""
 
@@ -92,7 +92,7 @@ class Argument:
 Scalar = Value | Constant | Argument
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class IndexTerm:
     """A computed part of an index: the scalar ``index`` times ``stride`` elements."""
 
@@ -100,7 +100,7 @@ class IndexTerm:
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Load:
     """``result = operand[...]``, widened to its compute dtype.
 
@@ -116,7 +116,7 @@ class Load:
     indices: tuple[IndexTerm, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Compute:
     """``result = function(*arguments)``.
 
@@ -133,7 +133,7 @@ class Compute:
     source: SourceLocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Count:
     """An iota: ``result`` is the index along ``axis``, or 0 if that is None.
 
@@ -147,7 +147,7 @@ class Count:
     source: SourceLocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Reduce:
     """``result`` accumulates ``argument`` over the reduced axes, from ``identity``.
 
@@ -166,7 +166,7 @@ class Reduce:
     across: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Store:
     """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
 
@@ -208,7 +208,7 @@ def uses(statement: Statement) -> list[Value]:
     return [s for s in scalars if isinstance(s, Value)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Nest:
     """A kernel before it is scheduled.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from arrayfn import dtypes
@@ -35,11 +35,12 @@ from arrayfn.lowering.kernel_text import (
 )
 from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.records import frozen, record
 
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ScratchRow:
     """An array in the scratch memory of the running thread."""
 
@@ -63,7 +64,7 @@ def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
     return [sum(aligned[:k]) for k in range(len(aligned))], sum(aligned)
 
 
-@dataclass(frozen=True)
+@frozen
 class ScheduledKernel:
     """A printed kernel, and what one call of it needs.
 
@@ -83,7 +84,7 @@ class ScheduledKernel:
     flag_buffer: Var | None = None
 
 
-@dataclass
+@record
 class KernelPrinter(KernelText, ABC):
     """The base of the printers of nests. Subclasses print the loops, in ``body``.
 

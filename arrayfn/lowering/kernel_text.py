@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, field
 from functools import cached_property
 from typing import ClassVar, Final, Self
 
@@ -39,6 +39,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
 )
 from arrayfn.lowering.plan import Parameter
+from arrayfn.records import frozen, record
 
 WIDTH = 88  # columns of a line, as in the code base
 COMMENT_COLUMN = 60  # where comments with source lines begin
@@ -107,7 +108,7 @@ def unique_name(base: str, taken: set[str], number: int = 2) -> str:
     return name
 
 
-@dataclass(frozen=True)
+@frozen
 class Integer:
     """An integer argument: its name in the kernel, and its value in this plan."""
 
@@ -115,7 +116,7 @@ class Integer:
     value: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Partial:
     """A reduction of a split nest, and the array of its partial results."""
 
@@ -123,13 +124,14 @@ class Partial:
     array: Var
 
 
-@dataclass(kw_only=True)
+@record
 class Body:
     """The lines of a function's body so far, and the indentation of the next line.
 
     ``with body.open("if x > 0:"):`` adds the lines inside it as a block.
     """
 
+    _: KW_ONLY
     lines: list[str] = field(default_factory=list[str])
     depth: int = 1
 
@@ -167,7 +169,7 @@ class Body:
         self.close()
 
 
-@dataclass
+@record
 class KernelText(Body):
     """The lines of a kernel of ``nest``, and the names in them.
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from arrayfn.records import frozen
 
 ALIGNMENT = 64  # bytes, a cache line and a vector
 MAX_OVERLAPS: Final = 300_000
 """Pairs of overlapping lifetimes up to which the largest are placed first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Lifetime:
     """A need for ``nbytes`` of memory from step ``first`` to ``last``, inclusive."""
 

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Literal, get_args
 
 from arrayfn.ir import ArrayType, Equation, Program, walk
@@ -16,6 +16,7 @@ from arrayfn.primitives.dropped_kernels import (
     note_kernel,
     warn_dropped,
 )
+from arrayfn.records import frozen
 
 Function = Callable[..., Any]
 # Whether a kernel takes operands of these types, with these static arguments.
@@ -34,7 +35,7 @@ def row_major_only(type: ArrayType, offset: int) -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorKernel:
     """One implementation of an operator: for one backend, and for certain operands.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from arrayfn.records import frozen
 
 MODES: Final = ("persistent",)
 """The values of ``jit(f, mode=...)`` besides None; they change plans for a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Options:
     """How to lower a Program. A target ignores an option that it has no use for.
 

@@ -18,13 +18,14 @@ is given the address that such a buffer has in that iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal
 
 from typing_extensions import override
 
 from arrayfn.errors import SourceLocation, plural
 from arrayfn.ir import ArrayType
+from arrayfn.records import frozen, record
 
 if TYPE_CHECKING:
     from arrayfn.display.markup import Line
@@ -35,7 +36,7 @@ NEUTRAL_NAME: Final = "kernel"
 BufferKind = Literal["input", "output", "constant", "temporary", "slice", "carried"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Parameter:
     """A parameter of a kernel: ``kind`` is ``"i64"``, or ``"f32*"`` for a pointer."""
 
@@ -43,7 +44,7 @@ class Parameter:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(slots=True, repr=False)
 class Kernel:
     """A kernel as source text, with its parameters and, for a GPU, its launch bounds.
 
@@ -106,7 +107,7 @@ class Kernel:
         return markup.shown(title, markup.listing(self.source.splitlines()))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(slots=True, repr=False)
 class LibraryKernel:
     """A kernel of a library, such as a GEMM: its provider and its parameters.
 
@@ -133,7 +134,7 @@ class LibraryKernel:
         return f"<LibraryKernel {self.name}: {self.reason}>"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class BufferAllocation:
     """One buffer of a plan.
 
@@ -160,7 +161,7 @@ class BufferAllocation:
         return f"{self.kind} {self.index}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class BufferArgument:
     """A pointer argument: ``offset`` bytes into buffer ``buffer`` of the plan."""
 
@@ -168,7 +169,7 @@ class BufferArgument:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ScratchArgument:
     """A pointer argument: ``offset`` bytes into the thread's scratch memory."""
 
@@ -178,7 +179,7 @@ class ScratchArgument:
 Argument = BufferArgument | ScratchArgument | int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Origin:
     """An equation that a step computes, wholly or partly.
 
@@ -191,7 +192,7 @@ class Origin:
     source: SourceLocation | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
@@ -225,7 +226,7 @@ class KernelCall:
         return sum(origin.operations for origin in self.origins)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Slice:
     """The slice of an array that a loop's iteration reads or writes.
 
@@ -240,7 +241,7 @@ class Slice:
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Carry:
     """A loop's value, double-buffered: an iteration reads ``current``, writes ``next``.
 
@@ -258,7 +259,7 @@ class Carry:
     result: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Loop:
     """Run ``body`` ``count`` times, or as long as buffer ``predicate`` holds True.
 
@@ -280,7 +281,7 @@ class Loop:
     origins: tuple[Origin, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Branch:
     """Run one of ``branches``, by number ``index``, a buffer of an int32.
 
@@ -309,7 +310,7 @@ def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
     return (step.body,) if isinstance(step, Loop) else step.branches
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(slots=True, repr=False)
 class ExecutionPlan:
     """The buffers and steps of a plan, in order.
 
@@ -404,7 +405,7 @@ def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
     return _PlanText(plan).text()
 
 
-@dataclass
+@record
 class _PlanText:
     """Formats ``plan`` as text: ``lines`` are (line, step number) pairs so far."""
 

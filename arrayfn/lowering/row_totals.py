@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from arrayfn.ir import Var
 from arrayfn.lowering.in_place import Storage
@@ -30,6 +30,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.steps import NestStep, PlanStep
+from arrayfn.records import record
 
 
 def with_totals(rows: Nest, totals: Nest) -> Nest | None:
@@ -92,7 +93,7 @@ def drop_unread(
         step.nest = restrict(nest, live)
 
 
-@dataclass
+@record
 class _Merger:
     """Adds the statements of the totals to those of the rows, one by one.
 

@@ -8,15 +8,16 @@ body uses the body's Vars, whose storage the loop decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest
 from arrayfn.lowering.kernel_text import Partial
 from arrayfn.lowering.plan import Origin
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class NestStep:
     """A kernel that is not printed yet.
 
@@ -47,7 +48,7 @@ class NestStep:
         return [o.array for o in self.nest.operands if o.written]
 
 
-@dataclass
+@record
 class CallStep:
     """A call of a kernel: a ``plan.KernelCall`` with Vars in place of buffers.
 
@@ -81,7 +82,7 @@ class CallStep:
         return [*self.reads, *self.writes]
 
 
-@dataclass
+@record
 class SliceOf:
     """The slice ``inner`` of the array ``outer`` that a loop's iteration uses.
 
@@ -94,7 +95,7 @@ class SliceOf:
     stride: int
 
 
-@dataclass
+@record
 class CarriedValue:
     """A value that a loop carries: the body reads ``current`` and computes ``next``.
 
@@ -111,7 +112,7 @@ class CarriedValue:
     second: Var | None = None
 
 
-@dataclass
+@record
 class LoopStep:
     """Runs ``body`` ``count`` times, or while ``predicate`` is true.
 
@@ -151,7 +152,7 @@ class LoopStep:
         return self.results
 
 
-@dataclass
+@record
 class BranchStep:
     """Runs one of ``branches``, by number ``index``, an int32.
 

@@ -8,7 +8,7 @@ leaves these blocks out (Dong et al., Flex Attention, 2024).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from arrayfn import dtypes, lax
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import AbstractValueError, ArgumentError, user_location
 from arrayfn.numpy._operands import Array
+from arrayfn.records import frozen
 from arrayfn.tracing import is_staged
 from arrayfn.transforms import vmap
 
@@ -29,7 +30,7 @@ MaskFunction = Callable[[Array, Array, Array, Array], Array]
 ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class BlockMask:
     """A mask function, and the blocks of queries and keys where it keeps some pairs.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from arrayfn.numpy._operands import Array
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import has_effect
 from arrayfn.primitives.table import TABLE
+from arrayfn.records import frozen
 from arrayfn.tracing import apply_program
 from arrayfn.transforms import trace_function
 from arrayfn.transforms.dce import dce
@@ -41,7 +41,7 @@ INDICES: Final = 4
 """How many of a Program's inputs are indices: batch, head, query and key."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TracedScores:
     """The text of a Program of scores, and the captured arrays, its last inputs."""
 

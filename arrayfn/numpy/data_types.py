@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -29,6 +28,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Literal
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import DTypeLike
+from arrayfn.records import frozen
 from arrayfn.tracing import ImmutableArray
 
 bfloat16 = ml_dtypes.bfloat16
@@ -106,7 +106,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
     return canonical == dtypes.canonical(kind)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class FloatInfo:
     """The limits of a floating-point dtype, as Python numbers.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from arrayfn.numpy.manipulation import (
 )
 from arrayfn.numpy.transcendental import log10
 from arrayfn.primitives import views
+from arrayfn.records import frozen
 from arrayfn.tracing import ImmutableArray, Tracer, apply, constant
 
 
@@ -154,7 +154,7 @@ def _points(part: slice) -> Array:
     return arange(start, part.stop, step)
 
 
-@dataclass(frozen=True)
+@frozen
 class Joined:
     """The objects ``r_`` and ``c_``, which join the parts of an index: ``r_[a, 0]``.
 

@@ -8,7 +8,6 @@ smallest integer).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -36,6 +35,7 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives import indexing as primitives
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -44,7 +44,7 @@ from arrayfn.tracing import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Cut:
     """A normalised slice of one axis: ``count`` elements from ``low`` by ``step``.
 

@@ -13,7 +13,6 @@ Differential Equations I (1993), section II.5, for DOP853.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -22,6 +21,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.numpy._operands import Array
+from arrayfn.records import frozen
 from arrayfn.transforms import leaf_type
 
 Function = Callable[[Array, Array], Array]
@@ -122,7 +122,7 @@ def of_dtype(h: Array, y: Array) -> Array:
     return anp.astype(h, _real(y))
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class RungeKutta:
     """An explicit embedded Runge-Kutta pair, whose last stage is the slope at the end.
 

@@ -10,7 +10,6 @@ Differential Equations II (1996), section IV.7.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,12 +28,13 @@ from arrayfn.ode.methods import (
     padded,
     weighted,
 )
+from arrayfn.records import frozen
 from arrayfn.sparse import CSR, jacobian
 from arrayfn.sparse.solves import spsolve
 from arrayfn.transforms import jacfwd, jvp
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Rosenbrock:
     """A Rosenbrock method, where J and f_t are the derivatives of f by y and by t.
 

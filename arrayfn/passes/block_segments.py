@@ -11,7 +11,6 @@ of devices. Views are repeated in the segments that read them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrayfn import dtypes
@@ -34,6 +33,7 @@ from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import repeated
 from arrayfn.primitives.slicing import index_along, slice_along
+from arrayfn.records import frozen
 
 Segment = tuple[int, bool]
 """A level and whether results differ between members.
@@ -44,7 +44,7 @@ ELSEWHERE: Final[Segment] = (-1, False)
 """Stands for readers outside of segments: collectives and the Program's outputs."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockAxis:
     """A mesh axis with ``members`` blocks, several of which each device computes."""
 

@@ -10,7 +10,7 @@ not change: members are added element by element, in their order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -19,6 +19,7 @@ from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_along
+from arrayfn.records import record
 
 SMALL_BYTES: Final = 1 << 18  # the size of the largest array that goes into a bucket
 BUCKET_BYTES: Final = 1 << 22  # the size from which a bucket is summed at once
@@ -27,7 +28,7 @@ Key = tuple[object, ...]
 """The axis, the operation and the dtype of sums that may share a bucket."""
 
 
-@dataclass
+@record
 class _Bucket:
     """Sums that are not emitted yet, with their operands in the new Program.
 

@@ -10,7 +10,6 @@ in the result: site 2 and position 5 give the fault ``(2 << 40) + 5``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from arrayfn.errors import (
 )
 from arrayfn.ir import ArrayType
 from arrayfn.primitives.assertions import Loops, failure
+from arrayfn.records import frozen
 from arrayfn.tracing.frames import INDEX
 
 NAN: Final = "nan"
@@ -65,7 +65,7 @@ def kinds_of(checks: object) -> frozenset[str]:
     return kinds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Site:
     """One check of a Program: its kind, the checked operation and its line.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var
@@ -43,6 +43,7 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+from arrayfn.records import frozen
 
 
 def _takes_row_major(equation: Equation, type: ArrayType, offset: int) -> bool:
@@ -55,7 +56,7 @@ def _takes_any_matrix(equation: Equation) -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@frozen
 class LayoutRules:
     """Which layouts the kernels and libraries of a target accept.
 

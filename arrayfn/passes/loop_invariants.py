@@ -7,7 +7,6 @@ constants of the loop. Cheap ones stay, since reading a value costs as much.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -24,6 +23,7 @@ from arrayfn.primitives.base import (
     needed,
     primitive_of,
 )
+from arrayfn.records import frozen
 
 MIN_ELEMENTS: Final = 64
 """With fewer elements, recomputing is as fast as another kernel."""
@@ -49,7 +49,7 @@ def loop_invariants(program: Program) -> Program:
     return rewritten(program, with_invariants_before)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Constants:
     """How a scan or while_loop stores its body and the body's constants.
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.ir import ArrayType, Var
 from arrayfn.passes.reads import Read
+from arrayfn.records import frozen
 
 WORD: Final = 4
 """The alignment in bytes of the rows of int8 matrices."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Matrix:
     """An operand of a product as BLAS takes it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import (
@@ -19,9 +18,10 @@ from arrayfn.ir import (
 from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.moves import Spec
 from arrayfn.primitives.base import primitive_of
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalValue:
     """A device's part of a value, with the spec that cuts the whole value.
 
@@ -40,7 +40,7 @@ class LocalValue:
         return not any(self.spec)
 
 
-@dataclass(frozen=True)
+@frozen
 class Transfer:
     """A collective: its name, mesh axis, bytes of its operand, and the user's line."""
 
@@ -59,7 +59,7 @@ def _transfers(program: Program) -> Iterator[Transfer]:
             yield Transfer(primitive.name, axis, nbytes, equation.source)
 
 
-@dataclass(frozen=True)
+@frozen
 class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 

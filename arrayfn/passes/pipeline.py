@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
 from arrayfn.passes.storage_types import storage_as_bytes
+from arrayfn.records import frozen
 from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
@@ -74,7 +74,7 @@ def pipeline(
     return (*passes, partial(assign_layouts, rules=layout_rules))
 
 
-@dataclass(frozen=True)
+@frozen
 class _LoopPass:
     """A pass on loops, which also runs the pipeline on bodies of loops and branches.
 

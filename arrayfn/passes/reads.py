@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import AxisMap, View, primitive_of
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Read:
     """How a value is read out of the array ``base``: an AxisMap for each base axis.
 

@@ -10,7 +10,7 @@ After it: no Var and no Literal has a storage type.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from arrayfn.primitives import contraction, conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import primitive_of
 from arrayfn.primitives.conversion import bitcast, convert
+from arrayfn.records import frozen
 
 
 def storage_as_bytes(
@@ -57,7 +58,7 @@ def storage_as_bytes(
         return builder.build([_renamed(a, environment) for a in program.outputs])
 
 
-@dataclass(frozen=True)
+@frozen
 class _StorageAsBytes:
     """Emits equations with storage types as bytes.
 
@@ -197,7 +198,7 @@ def _byte(value: int) -> Literal:
     return Literal(value, dtypes.uint8)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Float8:
     """An 8-bit floating-point format: a sign bit, the exponent, ``mantissa`` bits.
 

@@ -22,7 +22,7 @@ argument is the transformation, as a function of Programs (``jvp_varying``,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,12 @@ from arrayfn.ir import (
     joined_variance,
 )
 from arrayfn.ir.builder import current_builder
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Marker:
     """A rule that states a fact instead of computing something.
 
@@ -80,7 +81,7 @@ def not_differentiable(reason: str) -> Marker:
     return Marker("not_differentiable", reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Linear:
     """Stands, in a transpose rule, for an operand that the primitive is linear in.
 
@@ -90,7 +91,7 @@ class Linear:
     type: ArrayType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class JvpWithOutputs:
     """A jvp rule that also computes the outputs.
 
@@ -100,7 +101,7 @@ class JvpWithOutputs:
     rule: Callable[..., tuple[Atoms, Tangents]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class OverPrograms:
     """A rule of a primitive that holds Programs.
 
@@ -111,7 +112,7 @@ class OverPrograms:
     rule: Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class MappedAxis:
     """The axis that ``vmap`` maps over: its extent, and its name if it has one.
 
@@ -124,7 +125,7 @@ class MappedAxis:
     mesh_axes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ByAxis:
     """A batching rule whose first argument is the MappedAxis, not just its extent."""
 
@@ -164,7 +165,7 @@ def value_of(operand: Operand, name: str) -> Atom:
 # Kernel forms: what a primitive is to the compiler.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Scalar:
     """The kernel form of elementwise operations: a scalar function, by name.
 
@@ -179,12 +180,12 @@ class Scalar:
     cost: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Convert:
     """An elementwise change of dtype."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class AxisMap:
     """The index that a view reads on one input axis: ``offset + scale * out[axis]``.
 
@@ -197,7 +198,7 @@ class AxisMap:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class View:
     """The kernel form of views.
 
@@ -208,7 +209,7 @@ class View:
     axes: Callable[..., tuple[AxisMap, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Reduction:
     """The kernel form of reductions over ``params["axes"]`` by a scalar function.
 
@@ -220,7 +221,7 @@ class Reduction:
     identity: Callable[[DType], PythonScalar]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Template:
     """The kernel form of primitives with a hand-written nest, by the nest's name.
 
@@ -233,7 +234,7 @@ class Template:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Library:
     """The kernel form of primitives that a library computes, by name.
 
@@ -246,7 +247,7 @@ class Library:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Composition:
     """The kernel form of primitives composed of others.
 
@@ -257,17 +258,17 @@ class Composition:
     expand: Callable[..., Atom | list[Atom]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Contraction:
     """A dot_general: a GEMM of a library, or a reduction of products."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Body:
     """A primitive that computes the Program ``params["body"]``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Control:
     """A branch or a loop over Programs among the params: a step of the plan."""
 
@@ -286,7 +287,7 @@ KernelForm = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Sample:
     """A sample for the table-driven tests: input arrays and params.
 
@@ -299,7 +300,7 @@ class Sample:
     differentiate: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Tolerance:
     """The relative error allowed in tests, by compute dtype."""
 
@@ -307,7 +308,7 @@ class Tolerance:
     float64: float = 4e-15
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Factors:
     """Which axes of an equation a mesh axis can cut; see ``primitives.factors``.
 
@@ -363,7 +364,7 @@ def needed(
     return needed_equations[::-1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Primitive:
     """An operation of the IR, with its rules as the module's docstring describes.
 

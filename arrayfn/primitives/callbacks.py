@@ -9,7 +9,6 @@ function is called for each member, one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +34,7 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
 from arrayfn.primitives.numbered import NumberedTable
 from arrayfn.primitives.rules import all_mapped, as_list, mapped_axes_first
+from arrayfn.records import frozen
 
 Form = tuple[Shape, DType]
 """The shape and dtype of an array."""
@@ -43,7 +43,7 @@ Loops = tuple[tuple[int, tuple[bool, ...]], ...]
 """For each mapped axis, its extent and which operands have it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class CallSite:
     """A callback in a compiled Program: the Python function, and its arrays' types."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -23,6 +22,7 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives.base import Array, Atoms, Dims, Primitive, needed
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.rules import all_mapped, mapped_axes_first
+from arrayfn.records import frozen
 
 T = TypeVar("T")
 Interpret = Callable[[Program, Sequence[Any]], list[Any]]
@@ -89,7 +89,7 @@ class Transpose(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Parts:
     """A Program split by whether equations depend on its unknown inputs.
 

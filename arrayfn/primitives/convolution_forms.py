@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Factors
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
+from arrayfn.records import frozen
 
 Axes = tuple[int, ...]
 Roles = tuple[Axes, Axes, Axes, Axes]
@@ -89,7 +90,7 @@ def extents_of(type: ArrayType, axes: Axes) -> Shape:
     return tuple(type.shape[axis] for axis in axes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Form:
     """The params of a convolution: roles of axes, strides and dilations."""
 

@@ -9,7 +9,6 @@ maps other Programs, if the rule needs some.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
@@ -45,6 +44,7 @@ from arrayfn.primitives.rules import (
     repeated,
     with_nones,
 )
+from arrayfn.records import frozen
 
 Mapped = tuple[Program, list[bool]]
 
@@ -100,7 +100,7 @@ def _jvp(
     return results[:count], with_nones(results[count:], results_vary)
 
 
-@dataclass(frozen=True)
+@frozen
 class _MappedDerivative:
     """The batching rule of a ``custom_vmap`` function's derivative, as a callable.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +45,7 @@ from arrayfn.primitives.windowed import (
     positions_of,
 )
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen
 
 _MAX_PHASES: Final = 16
 """The most phases, and terms of an element's sum, that ``put_in_phases`` emits."""
@@ -289,7 +289,7 @@ def put_in_phases(
     return slicing.block(result, (0,) * type.ndim, type.shape)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Phases:
     """The padded values and positions of ``put_in_phases``, by phases of elements.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,11 +34,12 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import batched_along, shifted, transposed_first
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen
 
 Axes = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SlidingWindows:
     """The geometry of sliding windows, with one entry for each of ``axes``.
 

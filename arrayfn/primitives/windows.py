@@ -9,7 +9,7 @@ beginning of the window along each of ``indexed_axes``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from arrayfn.ir import ArrayType
 from arrayfn.ir.layout import RowMajor, Shape
 from arrayfn.primitives.base import Array
 from arrayfn.primitives.rules import shifted
+from arrayfn.records import frozen
 
 Axes = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Windows:
     """The params that gather and scatter share.
 

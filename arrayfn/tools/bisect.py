@@ -11,7 +11,7 @@ the faulty iteration is searched in the same way, and of a branch the one taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.calls import array_of_atom, evaluate
+from arrayfn.records import frozen
 from arrayfn.tools.oracle import Judged, oracle, violated
 from arrayfn.transforms import make_program
 
@@ -38,7 +39,7 @@ _DEPTHS: Final = (1,)
 _DEPTHS_OF_HALVES: Final = (1, 3, 6)
 
 
-@dataclass(frozen=True)
+@frozen
 class Fault:
     """The first equation that is wrong or gives NaN.
 

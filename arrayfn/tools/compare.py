@@ -10,7 +10,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, overload
 
 import ml_dtypes
@@ -24,6 +24,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 from arrayfn.numpy._operands import DTypeLike
+from arrayfn.records import frozen
 from arrayfn.tools.engines import ENGINES, Engine, counterpart, prepared
 from arrayfn.tools.measured import Comparison, Measured, Roof
 from arrayfn.tools.sweep import Sweep, sweep
@@ -125,7 +126,7 @@ def compare(
     return sweep(one, args, sizes, dtypes)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Chosen:
     """What is compared: backends, libraries, and the user's functions by library."""
 

@@ -11,7 +11,6 @@ reason, or is listed as missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -39,12 +38,13 @@ from arrayfn.primitives.base import (
     View,
 )
 from arrayfn.primitives.table import ROWS
+from arrayfn.records import frozen
 from arrayfn.tools.surface import Counted, compare_names, compare_parameters
 
 COLUMNS: Final = ("types", "reference", "CPU", "CUDA", "jvp", "transpose", "batch")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Cell:
     """A cell of the table: a word for a primitive's rule, or why there is none.
 
@@ -60,7 +60,7 @@ class Cell:
         return self.text == ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Row:
     """The cells of a primitive, one for each of ``COLUMNS``."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.lowering.plan import Kernel
+from arrayfn.records import frozen
 
 Array = Any
 Params = list[tuple[Array, Array]]
@@ -44,7 +44,7 @@ PROGRAM_LINES = 24
 # ------------------------------------------------------------------ data and model
 
 
-@dataclass(frozen=True)
+@frozen
 class Digits:
     """Training and held-out images f32[n, 64] in [0, 1], with labels i32[n]."""
 
@@ -141,7 +141,7 @@ def numpy_step(params: Params, x: Array, labels: Array, rate: float) -> Any:
 # ------------------------------------------------------------------------ training
 
 
-@dataclass(frozen=True)
+@frozen
 class Trained:
     """The trained parameters, the loss of each step, the accuracy of each epoch."""
 

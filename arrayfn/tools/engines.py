@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +19,13 @@ from typing_extensions import override
 from arrayfn import tree
 from arrayfn.adapters.tensors import tensor_of
 from arrayfn.errors import BackendError, user_location
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Engine:
     """How to use another library: its module, its arrays, and how to wait for it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -28,9 +27,10 @@ from arrayfn.lowering.fusion.reasons import refusals, why_single
 from arrayfn.lowering.plan import Kernel, KernelCall, kernel_calls, numbered
 from arrayfn.primitives import views
 from arrayfn.primitives.table import TABLE
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Boundary:
     """A pair of steps that were not fused.
 
@@ -51,7 +51,7 @@ class Boundary:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Copy:
     """A relayout, which copies an array.
 
@@ -70,7 +70,7 @@ class Copy:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """The result of ``explain``: ``str`` makes a text, a notebook shows a page.
 

@@ -10,7 +10,6 @@ domain. Eigenvectors and singular vectors of equal values have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from arrayfn.errors import SourceLocation, readable_file
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import View, primitive_of
+from arrayfn.records import frozen
 from arrayfn.transforms import make_program
 from arrayfn.transforms.dce import dce
 
@@ -55,7 +55,7 @@ _GUARDS: Final = frozenset(("select", "max", "min", "clamp"))
 _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Hazard:
     """A line whose gradient can be NaN, and what to write instead."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
 
+from arrayfn.records import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class Roof:
     """A backend's peak on this machine: bytes and operations per second."""
 
@@ -18,7 +19,7 @@ class Roof:
     flops: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Measured:
     """One implementation on one backend.
 
@@ -46,7 +47,7 @@ class Measured:
         return float(np.median(self.times))
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(repr=False)
 class Comparison(Sequence[Measured]):
     """The rows of ``compare``, which print as a table with the backends' roofs."""
 

@@ -48,7 +48,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import ml_dtypes
@@ -64,6 +63,7 @@ from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import Primitive, Tolerance, primitive_of
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
@@ -112,7 +112,7 @@ _EXACT: Final = EXACT | {
 """Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Judged:
     """A result, with its value in double precision, its dtype and its error bound."""
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -28,6 +28,7 @@ from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
 from arrayfn.errors import SourceLocation, plural
 from arrayfn.lowering.plan import KernelCall, Origin, numbered
+from arrayfn.records import frozen, record
 from arrayfn.tools.compare import roof
 from arrayfn.tools.measured import Roof
 from arrayfn.tools.profile_shown import profile_html, profile_text
@@ -37,7 +38,7 @@ _MESH: Final = "mesh"  # of a CPU's devices, which share the machine: it has no 
 _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 
 
-@dataclass(frozen=True)
+@frozen
 class StepTime:
     """The total of all runs of one step of a plan.
 
@@ -73,7 +74,7 @@ class StepTime:
         return tuple(str(line) for line, _ in shares)
 
 
-@dataclass(frozen=True)
+@frozen
 class LineTime:
     """A line of the user's code, with its share of the time of the steps it is in."""
 
@@ -94,7 +95,7 @@ class LineTime:
         return linecache.getline(self.location.file, self.location.line).strip()
 
 
-@dataclass(frozen=True)
+@frozen
 class CallTime:
     """One call of a jitted function: its start and duration, in seconds.
 
@@ -108,7 +109,7 @@ class CallTime:
     steps: tuple[tuple[int, str, float], ...]
 
 
-@dataclass
+@record
 class Profile:
     """The measurements of ``profile()``, a context manager.
 

@@ -18,17 +18,18 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import EnumType
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, Final
 
+from arrayfn.records import frozen
+
 _FOLDER: Final = Path(__file__).parent / "signatures"
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Argument:
     """A parameter: its name, how it is given, and its default as text.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase as fnmatch
 from inspect import Parameter
 from pkgutil import resolve_name
 from typing import Any, Final
 
+from arrayfn.records import frozen
 from arrayfn.tools.left_out import LEFT_OUT, PARAMETERS_LEFT_OUT, SAME_DEFAULTS
 from arrayfn.tools.stored_signatures import (
     Argument,
@@ -75,7 +76,7 @@ _LARGER: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Counted:
     """Which names of a library's namespace arrayfn has.
 

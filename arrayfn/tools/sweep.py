@@ -6,7 +6,6 @@ import importlib
 import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from typing_extensions import override
 from arrayfn import dtypes, tree
 from arrayfn.display.units import in_seconds
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.records import frozen
 from arrayfn.tools.measured import Comparison, Measured
 
 _COLUMNS: Final = (
@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Point:
     """The comparison for one size and one dtype of floating-point operands.
 
@@ -35,7 +35,7 @@ class Point:
     comparison: Comparison
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(repr=False)
 class Sweep(Sequence[Point]):
     """The result of ``compare`` for several sizes or dtypes; it prints as a table."""
 

@@ -15,7 +15,6 @@ import functools
 import os
 import sysconfig
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from arrayfn.errors import (
     TracedConversionError,
     user_location,
 )
+from arrayfn.records import frozen
 from arrayfn.tracing.methods import namespace
 
 _OWN: Final = str(Path(__file__).parents[1]) + os.sep
@@ -154,7 +154,7 @@ def _follows(code: types.CodeType, offset: int) -> str:
     return next(rest).opname
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Instruction:
     """What a Python frame is executing.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
@@ -18,6 +17,7 @@ from arrayfn import dtypes
 from arrayfn.array_likes import adopted
 from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, as_readable, type_of
 from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.records import frozen
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.value import Refused, Tracer
 
@@ -187,7 +187,7 @@ def may_vary(value: Any) -> bool:
     return cast(Frame, value.frame).depends_on_inputs(value.atom)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class NamedAxis:
     """An axis that a function is mapped along.
 

@@ -9,7 +9,6 @@ Program knows them. Functions that move elements take keys as they take other ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -27,6 +26,7 @@ from arrayfn.primitives import (
     views,
 )
 from arrayfn.primitives.base import Primitive
+from arrayfn.records import frozen
 from arrayfn.tracing.array_value import ImmutableArray
 from arrayfn.tracing.methods import namespace
 from arrayfn.tracing.value import Tracer
@@ -34,7 +34,7 @@ from arrayfn.tracing.value import Tracer
 WORDS: Final = 2  # of a key, each a uint32
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen(slots=True, eq=False, repr=False)
 class Key(ImmutableArray):
     """Keys of the Threefry-2x32 generator, of any shape.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -47,6 +46,7 @@ from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives import discrete
 from arrayfn.primitives.base import Primitive, has_effect, primitive_of
+from arrayfn.records import frozen
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.keys import WORDS, Key, check_moved
@@ -123,7 +123,7 @@ The last two are Python's own: compiled code went on with the error set.
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Trace:
     """The result of tracing.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Mesh, Program
+from arrayfn.records import frozen
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import check_not_returned
@@ -27,7 +27,7 @@ from arrayfn.transforms.arguments import (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class FlatTrace:
     """A traced function: its Program, captured values and the result's structure."""
 

@@ -14,15 +14,16 @@ each iteration, and a linear loop over the tangents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import OverPrograms, View, needed, primitive_of
 from arrayfn.primitives.control_flow import Parts, selected, unselected
+from arrayfn.records import frozen
 from arrayfn.transforms.forward_mode import jvp
 
 
-@dataclass(frozen=True)
+@frozen
 class Linearization:
     """A linearized Program: its known part, its linear part, the residual count."""
 

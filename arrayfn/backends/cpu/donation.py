@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from arrayfn.backends.cpu.executable import Executable
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class DonatingExecutable:
     """A callable that runs ``executable`` and writes some outputs over donated inputs.
 

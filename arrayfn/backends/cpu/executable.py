@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,12 @@ from arrayfn.lowering.plan import (
     LibraryKernel,
     kernel_calls,
 )
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Executable:
     """A plan, ready to run, with functions that run it on a flat list of inputs.
 

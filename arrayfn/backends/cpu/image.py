@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -49,6 +48,7 @@ from arrayfn.lowering.plan import (
     blocks_of,
     kernel_calls,
 )
+from arrayfn.records import frozen
 
 # A grain is the smallest amount of work worth giving to a thread.
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
@@ -63,7 +63,7 @@ _NUMBERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Entry:
     """The address of a kernel and its leading arguments, for the plan runner.
 

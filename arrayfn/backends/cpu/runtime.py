@@ -11,7 +11,7 @@ import atexit
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from arrayfn.backends.native.python_objects import (
 )
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.cpu import machine
+from arrayfn.records import frozen
 
 SPINS: Final = 2000  # iterations in which an idle worker looks for work, then it sleeps
 HEAP_LIMIT: Final = 512 << 20  # bytes on the free list
@@ -47,7 +48,7 @@ _CORE_FUNCTIONS: Final = {
 MADV_HUGEPAGE: Final = 14  # of sys/mman.h
 
 
-@dataclass(frozen=True)
+@frozen
 class Runtime:
     """The native state of a process: thread pool, heap, BLAS libraries.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn.backends.base import Executable
 from arrayfn.lowering.clocks import times_of_steps
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ClockedExecutable:
     """An executable of a plan that adds up the times of its steps.
 

@@ -8,7 +8,6 @@ registers an emitter for some kinds of device functions; importing
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from llvmlite import ir
 from arrayfn.backends.llvm_arithmetic import is_float, scalar_type
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
+from arrayfn.records import frozen
 
 SHARED: Final = 3  # NVVM's address space
 I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
@@ -24,7 +24,7 @@ F32: Final = ir.FloatType()
 VOID: Final = ir.VoidType()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Call:
     """A call of a device function, and the builder ``b`` of the code around it.
 

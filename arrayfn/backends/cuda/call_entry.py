@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from arrayfn.backends.native.objects import METH_FASTCALL, builtin_of
 from arrayfn.backends.native.python_objects import PyObject, reads_objects
 from arrayfn.backends.native.structures import Struct, i32
 from arrayfn.ir import ArrayType
+from arrayfn.records import frozen
 
 _SLOTS: Final = {
     "type": "__arrayfn_type__",
@@ -31,7 +31,7 @@ ALWAYS: Final = 1 << 62
 """A limit of calls that no process reaches."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Result:
     """A result of a plan: its type, its buffer, and the free list for its memory.
 

@@ -14,7 +14,6 @@ import ctypes
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import chain, cycle
 from typing import Any, Final
 
@@ -37,6 +36,7 @@ from arrayfn.backends.cuda.product_tiles import Choice, Tiles, tries_all_tiles
 from arrayfn.backends.cuda.runner import BIAS_POINTER
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError
+from arrayfn.records import frozen
 
 WORKSPACE: Final = 64 << 20
 """Bytes of the workspace that all products share."""
@@ -67,7 +67,7 @@ _STATUS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class PreparedProduct:
     """One product, ready to be called: addresses for the runner, and their owners.
 
@@ -89,7 +89,7 @@ class PreparedProduct:
     """The algorithm, in cuBLASLt's own encoding."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Descriptors:
     """cuBLASLt's descriptors of a product, for any algorithm.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from arrayfn.records import frozen
 
 LARGEST_IDLE: Final = 32 << 20
 """Bytes of the largest block that stays in a free list for the next array (32 MiB)."""
@@ -60,7 +61,7 @@ class _Properties(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class MemoryStats:
     """Statistics of GPU memory, all in bytes.
 

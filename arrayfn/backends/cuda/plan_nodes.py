@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.plan import (
@@ -19,6 +18,7 @@ from arrayfn.lowering.plan import (
     KernelCall,
     Loop,
 )
+from arrayfn.records import frozen
 
 MAX_UNROLLED_LAUNCHES: Final = 1 << 9
 """Most launches of a loop that a graph unrolls completely."""
@@ -31,7 +31,7 @@ ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
 """The access of a step whose memory is unknown: it conflicts with all others."""
 
 
-@dataclass(frozen=True)
+@frozen
 class StepAccesses:
     """The memory that a step accesses, and whether others may run beside it.
 
@@ -55,7 +55,7 @@ class StepAccesses:
     is_collective: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class NativeRun:
     """A run of native steps, which one call of the native runner launches.
 
@@ -66,7 +66,7 @@ class NativeRun:
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class HostCall:
     """A call of a library by Python: ``enqueue(stream, *addresses)``.
 
@@ -80,7 +80,7 @@ class HostCall:
     accesses: StepAccesses
 
 
-@dataclass(frozen=True)
+@frozen
 class LoopNode:
     """The plan's step ``loop``, with its body as nodes.
 
@@ -95,7 +95,7 @@ class LoopNode:
     written: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
+@frozen
 class BranchNode:
     """The plan's step ``branch``, with the steps of each of its branches as nodes."""
 

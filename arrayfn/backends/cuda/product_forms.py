@@ -10,12 +10,12 @@ in float32 and float64 in float64: TF32 is used on request only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.errors import BackendError
+from arrayfn.records import frozen
 
 RANDOM_NUMBERS: Final = 262_139
 """Number of random numbers in a block, whose copies fill the operands for timing.
@@ -34,7 +34,7 @@ _FACTORS: Final = ("scaled", "times", "added")
 """Words of a provider's name that are alpha or beta to cuBLASLt, not an epilogue."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Dtype:
     """A dtype, and the enumeration values that cuBLAS has for it.
 
@@ -66,7 +66,7 @@ _TF32: Final = 77
 """CUBLAS_COMPUTE_32F_FAST_TF32."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Form:
     """The form of a matrix product, parsed from a provider's name.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrayfn.backends.cuda.product_forms import Form
+from arrayfn.records import frozen
 
 MIN_ALL_TILES_WORK: Final = 1 << 30
 """Multiply-adds of a float32 batch from which all tiles are tried."""
@@ -42,7 +42,7 @@ def tries_all_tiles(form: Form, p: Mapping[str, int]) -> bool:
     return is_float and p["batch"] > 1 and work >= MIN_ALL_TILES_WORK
 
 
-@dataclass(frozen=True)
+@frozen
 class Tiles:
     """Lists algorithms with other tiles than the proposed ones, for one product.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -21,6 +20,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from typing_extensions import override
 
 from arrayfn.backends.native.structures import Array, function_types
+from arrayfn.records import frozen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +60,7 @@ class CFunction(Generic[P, R]):
         raise _native_only()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Routine(Generic[P, R]):
     """A native routine: a Python function that ``compiler`` compiles.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections.abc
 import typing
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn.backends.native.structures import Array, is_struct
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Value:
     """An LLVM operand, such as "%7" or "12", and its type.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE, KernelCode
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.lowering.cpu import machine
+from arrayfn.records import frozen
 
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""
@@ -34,7 +34,7 @@ _COMPILER_BYTES: Final = 256 << 20
 """Bytes of address space that must be free to compile: LLVM needs less for one unit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Unit:
     """Code that is compiled, cached and loaded as one.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import typing
-from dataclasses import dataclass
 from typing import Any
 
 from arrayfn.backends.native.emitter import Emitter, Value, llvm_type
@@ -18,9 +17,10 @@ from arrayfn.backends.native.structures import (
     is_struct,
     value_type,
 )
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Location:
     """An address in memory, as an LLVM operand, with the type of the value there.
 

@@ -24,11 +24,12 @@ import ctypes
 import sys
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from inspect import get_annotations
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, TypeVar
+
+from arrayfn.records import frozen
 
 T = TypeVar("T")
 
@@ -132,7 +133,7 @@ class Struct(ctypes.Structure, metaclass=_StructType):
             setattr(self, name, value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class External(Generic[T]):
     """A structure of class ``kind`` in memory that ``Engine.define`` names ``symbol``.
 

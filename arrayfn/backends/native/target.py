@@ -11,11 +11,12 @@ import ctypes
 import importlib
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from typing_extensions import override
+
+from arrayfn.records import frozen
 
 _LIBRARY_BYTES: Final = 192 << 20
 """Bytes of address space that llvmlite's library takes, with what it maps at first."""
@@ -54,7 +55,7 @@ def llvm_version() -> str:
     return f"{importlib.import_module('llvmlite').__version__} {version}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Host:
     """The processor that code is compiled for, as LLVM names it."""
 

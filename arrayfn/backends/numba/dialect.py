@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
+from arrayfn.records import frozen
 
 
 class UntypedKernelError(Exception):
     """A kernel uses Python whose types are not known without Numba's inference."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Dialect:
     """Numba's modules and types for one target.
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from llvmlite import ir as llvm
 
 from arrayfn.backends.numba.dialect import Dialect
 from arrayfn.backends.numba.typed import KernelLoop, KernelTypes
+from arrayfn.records import record
 
 TYPES: Final = "arrayfn types"
 """The key of a kernel's ``KernelTypes`` in the metadata of Numba's compiler."""
 _I64: Final = llvm.IntType(64)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Range:
     """A ``range`` object in LLVM IR.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.numba.dialect import Dialect, UntypedKernelError
 from arrayfn.lowering.scalars.table import ScalarFunction
+from arrayfn.records import record
 
 _ARITHMETIC: Final = frozenset((operator.add, operator.sub, operator.mul))
 _BITWISE: Final = frozenset((operator.and_, operator.or_, operator.xor))
@@ -27,7 +28,7 @@ _COMPARISONS: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class KernelLoop:
     """A loop of a kernel, as far as the lowering must know it.
 
@@ -40,7 +41,7 @@ class KernelLoop:
     functions: set[Any] = field(default_factory=set[Any])
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class KernelTypes:
     """The types of a kernel's variables, for the lowering.
 

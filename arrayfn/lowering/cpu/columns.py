@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -28,9 +27,10 @@ from arrayfn.lowering.cpu.sums import (
 )
 from arrayfn.lowering.kernel_ir import Compute, Count, Load, Reduce, Value, uses
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class PartialColumnsPrinter(StagedPrinter):
     """Prints the first half of a split reduction of columns.
 
@@ -128,7 +128,7 @@ class PartialColumnsPrinter(StagedPrinter):
         return f"{self.partial_name(k)}[part * {self.extent(inner)} + i{inner}]"
 
 
-@dataclass
+@record
 class ColumnsPrinter(StagedPrinter, BlockPrinter):
     """Prints whole reductions of columns: an item has all stages of a block of columns.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typing_extensions import override
 
 from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of, tile_of
 from arrayfn.lowering.kernel_ir import Load
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class BlockPrinter(KernelPrinter):
     """The base of printers whose work items are blocks of the innermost axis."""
 
@@ -59,7 +59,7 @@ class BlockPrinter(KernelPrinter):
         return self.decompose("tile // tiles", outer[:-1])
 
 
-@dataclass
+@record
 class ElementwisePrinter(BlockPrinter):
     """Prints kernels without reduced axes."""
 

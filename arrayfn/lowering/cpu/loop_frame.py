@@ -8,7 +8,6 @@ slices of a scan do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.ir import Var
@@ -16,9 +15,10 @@ from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_printer import ScratchRow
 from arrayfn.lowering.kernel_text import OWN_NAMES, Body, Integer, unique_name
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Location:
     """Where a value is stored: in ``array``, from the element ``begin`` on.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from typing_extensions import override
 
@@ -12,9 +12,10 @@ from arrayfn.lowering.cpu.loop_frame import LoopFrame
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Argument as IntegerArgument
 from arrayfn.lowering.kernel_ir import IndexTerm, Load, Scalar, Store, Value, uses
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class InlinePrinter(StagedPrinter):
     """Prints one nest of a loop's body into the text of ``frame``."""
 

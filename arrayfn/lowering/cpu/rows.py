@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from typing_extensions import override
@@ -13,11 +13,12 @@ from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
+from arrayfn.records import frozen, record
 
 STRIP: Final = 256  # elements of a row that are computed while as many are prefetched
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocks:
     """How the reductions ``sums`` are cut: into blocks of ``size`` indices of ``axis``.
 
@@ -29,7 +30,7 @@ class Blocks:
     size: int
 
 
-@dataclass
+@record
 class BlockedRowsPrinter(StagedPrinter):
     """The base of printers of kernels whose innermost axis is reduced.
 
@@ -142,7 +143,7 @@ class BlockedRowsPrinter(StagedPrinter):
             self.line(f"{self.name_of(s.result)} = {value}")
 
 
-@dataclass
+@record
 class RowsPrinter(BlockedRowsPrinter):
     """Prints reductions along rows: a work item is one row, computed in stages.
 
@@ -289,7 +290,7 @@ class RowsPrinter(BlockedRowsPrinter):
         return f"near, {min_i64}(near + {STRIP}, {n})"
 
 
-@dataclass
+@record
 class RowTotalsPrinter(RowsPrinter):
     """Prints rows with totals over the rows: a work item is a chunk of rows.
 
@@ -349,7 +350,7 @@ class RowTotalsPrinter(RowsPrinter):
         self.add_to_partial(k, s, self.total(k))
 
 
-@dataclass
+@record
 class PartialRowsPrinter(BlockedRowsPrinter):
     """Prints the first half of a split reduction to one value.
 

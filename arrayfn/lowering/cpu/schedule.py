@@ -16,16 +16,16 @@ chunks, then a combination of them. Chunks depend on the shape alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.kernel_ir import Compute, Nest, Reduce
+from arrayfn.records import frozen
 
 Shape = Literal["elementwise", "rows", "columns"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class CpuConfig:
     """The numbers by which schedules are chosen, for any CPU."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
@@ -22,9 +22,10 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 from arrayfn.lowering.kernel_text import Partial
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class StagedPrinter(KernelPrinter):
     """The base of printers of reductions, which keep element values between stages.
 

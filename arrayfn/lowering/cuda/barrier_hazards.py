@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from arrayfn.ir import Var
+from arrayfn.records import record
 
 SEVERAL_BLOCKS: Final = -1
 """Stands for more than one block, in place of a block's number."""
 
 
-@dataclass
+@record
 class HazardsSinceBarrier:
     """What the steps since the last grid barrier of a persistent kernel have accessed.
 

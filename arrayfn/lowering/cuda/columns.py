@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
@@ -13,11 +12,12 @@ from arrayfn.lowering.cuda.schedule import Columns
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce
+from arrayfn.records import record
 
 MAX_ACCUMULATOR_WORDS: Final = 4  # 32-bit registers for running values
 
 
-@dataclass
+@record
 class ColumnsPrinter(StagedPrinter[Columns]):
     """Prints kernels whose blocks reduce 32 neighbouring columns, a lane for each.
 

@@ -20,7 +20,7 @@ constants in the text: other shapes compile another kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
@@ -38,6 +38,7 @@ from arrayfn.lowering.steps import (
     PlanStep,
     SliceOf,
 )
+from arrayfn.records import record
 
 
 class CannotComposeError(Exception):
@@ -104,7 +105,7 @@ def compose(
     return kernel, call, barrier_state
 
 
-@dataclass(kw_only=True)
+@record
 class _Composer(ComposedText):
     """Prints one kernel that does what steps do, with ``blocks`` resident blocks.
 
@@ -121,6 +122,7 @@ class _Composer(ComposedText):
         source: The kernel's text, once composed.
     """
 
+    _: KW_ONLY
     kernels: Kernels
     blocks: int
     root_of: Callable[[Var], Var]

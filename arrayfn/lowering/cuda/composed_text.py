@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Final
 
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body, unique_name
 from arrayfn.lowering.plan import Kernel
+from arrayfn.records import record
 
 _IMPORTED: Final = re.compile(
     r"^from arrayfn\.lowering\.[\w.]+ import (?:\(\n.*?\)|[^\n]*)\n",
@@ -28,7 +29,7 @@ _IMPORTED: Final = re.compile(
 )
 
 
-@dataclass(kw_only=True)
+@record
 class ComposedText(Body):
     """Collects the text of a composed kernel: device functions, names, imports.
 
@@ -42,6 +43,7 @@ class ComposedText(Body):
         taken: All names in use.
     """
 
+    _: KW_ONLY
     names: Mapping[Var, str]
     readable: bool
     parts: dict[str, str] = field(default_factory=dict[str, str])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from arrayfn.records import frozen
 
 ConvolutionAlgorithm = Literal["library", "product", "blocks", "product of blocks"]
 """cuDNN's convolution, or a matrix product of windows (im2col).
@@ -21,7 +22,7 @@ def by_library(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorit
     return "library"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class GpuConfig:
     """Numbers of the hardware, and thresholds, that schedules are chosen by.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -21,6 +21,7 @@ from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Store
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.operator_kernels import OperatorKernel
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+from arrayfn.records import frozen
 
 
 class AxisStrides(NamedTuple):
@@ -35,7 +36,7 @@ Box = tuple[tuple[int, int], ...]
 """The first and the last index along each axis of an array."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Copy:
     """A step that only copies ``source``, whole, into a part of ``target``."""
 
@@ -113,7 +114,7 @@ def _stride_along(
     return stride
 
 
-@dataclass(frozen=True)
+@frozen
 class Product:
     """A library's matrix product, which can write its result with any row stride."""
 
@@ -161,7 +162,7 @@ class Product:
         return Product(replace(self.library_call, integers=integers, writes=writes))
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorCall:
     """A call of a kernel that is registered for an operator.
 

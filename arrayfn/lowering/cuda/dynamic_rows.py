@@ -12,11 +12,11 @@ row after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import record
 
 ROW_NUMBER_SLOTS: Final = 8
 """Row numbers in shared memory. More than are in use at a time, which is at most the
@@ -26,7 +26,7 @@ ROW_NUMBER_BYTES: Final = 8
 """Bytes of a row's number, as it is sent to other blocks."""
 
 
-@dataclass
+@record
 class DynamicRowScheduler(SlicesPrinter):
     """Prints what the two producers of a pipeline do, once in each iteration."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -20,9 +19,10 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
+from arrayfn.records import frozen, record
 
 
-@dataclass(frozen=True)
+@frozen
 class VectorAccesses:
     """How a thread accesses the memory of one vector of elements.
 
@@ -49,7 +49,7 @@ class VectorAccesses:
         return [*self.loads, *(s.operand for s in self.gathers)]
 
 
-@dataclass
+@record
 class ElementwisePrinter(CudaPrinter[Elementwise]):
     """Prints kernels in which each thread computes one or several vectors."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -22,12 +21,13 @@ from arrayfn.lowering.kernel_text import wrapped
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
+from arrayfn.records import frozen
 
 _ALONE_IN_LINE: Final = re.compile(r"( *)\{(\w+)\}")
 """A line of a template that has only a name in braces: its indentation, the name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Handwritten:
     """A kernel with a body written by hand, and what a launch of it needs.
 
@@ -79,7 +79,7 @@ class Handwritten:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class HandwrittenCall:
     """A launch of a handwritten kernel.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from arrayfn.lowering.kernel_ir import (
     is_element_store,
 )
 from arrayfn.lowering.split import partial_value
+from arrayfn.records import record
 
 
 def merged_parts(
@@ -240,7 +241,7 @@ def _differences(m: Squares) -> Reduce:
 # The nest that combines parts.
 
 
-@dataclass
+@record
 class _PartCombination:
     """Builds the statements that combine the partial results of parts.
 

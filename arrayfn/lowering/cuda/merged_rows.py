@@ -12,7 +12,7 @@ the exponentials ``d``; ``a_warp`` is the maximum of a warp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from typing_extensions import override
@@ -36,6 +36,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
+from arrayfn.records import record
 
 _WARP, _BLOCK = "warp", "block"
 """The two kinds of parts of a row, as suffixes of variables.
@@ -44,7 +45,7 @@ _WARP, _BLOCK = "warp", "block"
 """
 
 
-@dataclass
+@record
 class MergedRowsPrinter(RowsPrinter[R]):
     """Prints row kernels in which some pairs of stages share one exchange."""
 

@@ -19,7 +19,6 @@ kernel it is left out: it changes the sum by no more than the rounding of ``u`` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,16 +34,17 @@ from arrayfn.lowering.kernel_ir import (
     is_element_store,
     uses,
 )
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Unshifted:
     """A reduction of the later stage without a shift; parts combine it as it is."""
 
     reduce: Reduce
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Exponentials:
     """The later stage's sum of exponentials relative to a maximum.
 
@@ -58,7 +58,7 @@ class Exponentials:
     element: Compute
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Squares:
     """The later stage's sum of squares relative to a mean.
 
@@ -75,7 +75,7 @@ class Squares:
 Rescaled = Unshifted | Exponentials | Squares
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Merge:
     """The reductions of ``stage`` and of the next one, which share an exchange.
 

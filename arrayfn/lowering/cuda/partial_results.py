@@ -7,19 +7,19 @@ additions do not wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.row_copies import RowCopiesPrinter
 from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.kernel_ir import Reduce
+from arrayfn.records import record
 
 ACCUMULATOR_WORDS: Final = 32
 """32-bit registers that the partial results of a stage may take up."""
 
 
-@dataclass
+@record
 class PartialResultsPrinter(RowCopiesPrinter[T]):
     """Prints the reductions of one thread's share of a row."""
 

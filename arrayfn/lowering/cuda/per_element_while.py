@@ -9,7 +9,6 @@ no thread waits for another, and the condition need not be reduced over all elem
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.control_flow import (
@@ -21,9 +20,10 @@ from arrayfn.lowering.control_flow import (
 )
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PerElementWhile:
     """The body of a loop for one element, without the reduction of the condition.
 

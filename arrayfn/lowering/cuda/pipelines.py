@@ -20,7 +20,7 @@ one for all broadcast operands, says when copies have arrived.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from typing_extensions import override
@@ -36,9 +36,10 @@ from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.cuda.stages import Memory
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class PipelinePrinter(DynamicRowScheduler):
     """Prints a kernel whose clusters loop over rows; blocks share a row by slices."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
@@ -24,6 +23,7 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_ir import Value
 from arrayfn.lowering.kernel_text import filled, wrapped
 from arrayfn.lowering.plan import Parameter
+from arrayfn.records import record
 
 RESERVED: Final = frozenset(
     (
@@ -43,7 +43,7 @@ RESERVED: Final = frozenset(
 """Names of a kernel's own variables, and of functions that it may call."""
 
 
-@dataclass
+@record
 class CudaPrinter(VectorPrinter[S]):
     """Prints the kernel of a nest by a ``schedule``. Subclasses print the body."""
 

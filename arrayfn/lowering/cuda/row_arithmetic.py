@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
@@ -31,12 +31,13 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
+from arrayfn.records import record
 
 _EXTREMES: Final = {"accumulate_max_f32": "max", "accumulate_min_f32": "min"}
 _APPROXIMATE: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
 
 
-@dataclass
+@record
 class RowArithmetic(RowLoops[T]):
     """Prints divisions by row scalars, and half-precision arithmetic."""
 

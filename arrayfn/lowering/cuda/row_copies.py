@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
@@ -24,11 +23,12 @@ from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.row_loops import T
 from arrayfn.lowering.cuda.vectors import AxisIndices
 from arrayfn.lowering.kernel_ir import Value
+from arrayfn.records import record
 
 _NONE: Final = -1
 
 
-@dataclass
+@record
 class RowCopiesPrinter(RowArithmetic[T]):
     """Prints a thread's copies to shared memory, and its accesses to them."""
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.vectors import AxisIndices
+from arrayfn.records import record
 
 T = TypeVar("T", Rows, Pipeline, Columns)
 """The schedules whose threads share rows or columns."""
 
 
-@dataclass
+@record
 class RowLoops(CudaPrinter[T]):
     """Prints the loops along a row, which the threads of a row group share."""
 

@@ -7,7 +7,6 @@ a part combine their values first; then the parts exchange theirs through shared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from typing_extensions import override
@@ -17,11 +16,12 @@ from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce, Value
+from arrayfn.records import frozen, record
 
 R = TypeVar("R", Rows, Pipeline)
 
 
-@dataclass(frozen=True)
+@frozen
 class Exchanged:
     """Where shared memory has the values that the parts of a row have exchanged.
 
@@ -53,7 +53,7 @@ class Exchanged:
         return f"{name}_{self.suffix}[{self.offset}{self.lane_part}]"
 
 
-@dataclass
+@record
 class RowsPrinter(StagedPrinter[R]):
     """Prints kernels in which a row group reduces each row.
 

@@ -20,19 +20,19 @@ they look back, and use whichever prefix is there.)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Self
 
 from typing_extensions import override
 
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import record
 
 FLAGS_AT_ONCE: Final = 8
 """Flags that a thread loads at once."""
 
 
-@dataclass
+@record
 class PartsPrinter(ScanPrinter[S]):
     """Prints scans of rows in parts.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -24,6 +23,7 @@ from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scan_parts import FLAGS_AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import record
 
 _OLDER: Final = ("second", "oldest")
 """Names of the parts of a block that were reduced one and two iterations before."""
@@ -31,7 +31,7 @@ _BEHIND: Final = len(_OLDER)
 """Iterations from the reduction of a part to its scan."""
 
 
-@dataclass
+@record
 class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """Prints a block with three parts at a time: ``newest``, ``second``, ``oldest``.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.config import SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
@@ -16,6 +15,7 @@ from arrayfn.lowering.cuda.schedule import (
 )
 from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+from arrayfn.records import frozen
 
 
 def is_scan(nest: Nest) -> bool:
@@ -70,7 +70,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     return Scan(threads, threads_per_row, row.lanes, tiles, cluster=cluster)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _ScannedRow:
     """The sizes of a scan's rows.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 from typing_extensions import override
@@ -20,6 +20,7 @@ from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
+from arrayfn.records import record
 
 _LOG2_WARP: Final = WARP.bit_length() - 1
 
@@ -27,7 +28,7 @@ _LOG2_WARP: Final = WARP.bit_length() - 1
 S = TypeVar("S", bound=Scan)
 
 
-@dataclass
+@record
 class ScanPrinter(CudaPrinter[S]):
     """Prints the kernel of a scan: of a reduction whose running value is stored.
 

@@ -28,18 +28,19 @@ depends only on shapes.
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import ClassVar, Final
 
 from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest
+from arrayfn.records import frozen
 
 CP_ASYNC_BYTES: Final = 16  # bytes of a vector that a thread copies by one ``cp.async``
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Elementwise:
     """Each thread computes ``tiles`` vectors of ``lanes`` elements, a block apart.
 
@@ -56,7 +57,7 @@ class Elementwise:
     tiles: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Rows:
     """``threads_per_row`` threads share a row, each with ``tiles`` vectors at a time.
 
@@ -93,7 +94,7 @@ class Rows:
     prefetch_distance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Pipeline(Rows):
     """Persistent clusters of blocks, which prefetch rows while they compute one.
 
@@ -134,7 +135,7 @@ class Pipeline(Rows):
         return length == self.cluster * self.tiles * self.slice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Columns:
     """The warps of a block stride over the rows of its 32 columns, one in each lane.
 
@@ -158,7 +159,7 @@ class Columns:
         return self.threads_per_row * WARP
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Transpose:
     """A block transposes a tile of ``axis`` and the innermost axis in shared memory.
 
@@ -179,7 +180,7 @@ class Transpose:
         return WARP * self.pack
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Scan:
     """``threads_per_row`` threads share a row, or loop along it, by ``tiles`` vectors.
 
@@ -199,7 +200,7 @@ class Scan:
     lag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ScanPipeline(Scan):
     """Parts of long rows, which persistent ``blocks`` claim from a work queue.
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -26,6 +25,7 @@ from arrayfn.lowering.cuda.stage_plan import (
 )
 from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
+from arrayfn.records import frozen
 
 _FIXED_LINES: Final = 4
 """Lines of shared memory for a pipeline's three arrays of mbarriers and row numbers."""
@@ -116,7 +116,7 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
     return merges_of(nest, squares)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _PrefetchableRow:
     """A row whose operands bulk copies can bring to shared memory.
 
@@ -250,7 +250,7 @@ def _pipeline_of_clusters(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _SharedMemory:
     """What a pipeline's block keeps in its ``nbytes`` of shared memory.
 

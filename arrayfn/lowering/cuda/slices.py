@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.merged_rows import MergedRowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class SlicesPrinter(MergedRowsPrinter[Pipeline]):
     """Prints the bulk copies that bring rows to shared memory."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -39,6 +39,7 @@ from arrayfn.lowering.split import (
     with_dependencies,
 )
 from arrayfn.lowering.titles import computed
+from arrayfn.records import frozen
 
 _MIN_CHUNKS: Final = 4
 """Chunks that are worth a second launch."""
@@ -173,7 +174,7 @@ def uneven_chunks(extent: int, count: int) -> ChunkSizes:
     return ChunkSizes(size, extent // size, extent % size)
 
 
-@dataclass(frozen=True)
+@frozen
 class PartialResults:
     """The array of partial results of one reduction: [kept axes, chunks].
 

@@ -7,7 +7,6 @@ second stage computes the exponentials and keeps them in registers for the third
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.merges import Merge
@@ -23,6 +22,7 @@ from arrayfn.lowering.kernel_ir import (
     is_element_store,
     uses,
 )
+from arrayfn.records import frozen
 
 KEEP_COST: Final = 4
 """The most additions that a value may cost to be computed again, not kept."""
@@ -31,7 +31,7 @@ HALF_EXP_COST: Final = 2
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class StagePlan:
     """Which element statements each stage has, and which values are kept between them.
 

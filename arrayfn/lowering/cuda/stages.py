@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
+from arrayfn.records import frozen, record
 
 
 class Memory(Enum):
@@ -38,7 +39,7 @@ class Memory(Enum):
     REGISTERS = "registers"
 
 
-@dataclass(frozen=True)
+@frozen
 class StageVectors:
     """The statements of a stage's loop along the row, and its vector operands.
 
@@ -75,7 +76,7 @@ class StageVectors:
         return (*self.from_shared, *self.streamed)
 
 
-@dataclass
+@record
 class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages of one row (or column), which a group of threads shares."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -13,9 +12,10 @@ from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class TransposePrinter(CudaPrinter[Transpose]):
     """Prints kernels whose blocks transpose square tiles of an array.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Generic, TypeVar
 
 from typing_extensions import override
@@ -18,6 +18,7 @@ from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
 from arrayfn.lowering.kernel_ir import Count, Load, Statement, Store
 from arrayfn.lowering.kernel_printer import KernelPrinter
+from arrayfn.records import record
 
 _MAX_32_BIT_INDEX: Final = 2**31
 S = TypeVar("S", bound=Schedule)
@@ -25,7 +26,7 @@ AxisIndices = dict[int, str]
 """The expression of the index along each axis of the nest, by axis number."""
 
 
-@dataclass
+@record
 class VectorPrinter(KernelPrinter, Generic[S]):
     """Prints index arithmetic, and accesses of vectors of neighbouring elements.
 

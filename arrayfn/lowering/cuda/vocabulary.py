@@ -109,7 +109,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
 from typing_extensions import override
@@ -120,6 +119,7 @@ from arrayfn.lowering.scalars.arithmetic import (
     HALF_PRECISION,
     INTEGERS,
 )
+from arrayfn.records import frozen
 
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
@@ -221,7 +221,7 @@ class Thread(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class DeviceFunction:
     """A function that kernels call and that the CUDA backend compiles to instructions.
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
@@ -21,6 +21,7 @@ from arrayfn.primitives.base import (
     View,
     primitive_of,
 )
+from arrayfn.records import record
 
 MAX_RECOMPUTED_COST: Final = 5
 """The cost of an operation, in additions, up to which it is recomputed."""
@@ -31,7 +32,7 @@ AxisIds = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain that it varies along."""
 
 
-@dataclass
+@record
 class Group:
     """A unit under construction: it takes equations while it is ``open``.
 

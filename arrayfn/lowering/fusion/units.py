@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.fusion.groups import AxisIds
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class FusedGroup:
     """Equations that become one kernel.
 
@@ -31,7 +30,7 @@ class FusedGroup:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SingleUnit:
     """An equation that is lowered by itself: a template, library call or view."""
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.lowering.plan import LibraryKernel, Parameter
 from arrayfn.passes.reads import Reads
+from arrayfn.records import frozen
 
 ITEM_WORK = 1 << 17  # multiply-adds that are worth waking a thread for
 START = 8  # the overhead of a matrix, or of an element, in multiply-adds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Pointer:
     """A pointer argument: ``offset`` elements into ``array``."""
 
@@ -23,7 +24,7 @@ class Pointer:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class LibraryCall:
     """A call of a library kernel over work items 0 to ``items``.
 

@@ -8,7 +8,6 @@ reach the same collective.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,11 +19,12 @@ from arrayfn.lowering.libraries.calls import LibraryCall, numbered_call
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.primitives.numbered import NumberedTable
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Collective:
     """A collective of a compiled Program: its primitive, params, types and line."""
 

@@ -14,10 +14,11 @@ straight-line code. ``m.guarded`` wraps a path that is rarely needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from arrayfn.records import frozen
 
 Value = Any
 """The arithmetic's values: NumPy scalars and arrays, or LLVM values."""
@@ -35,7 +36,7 @@ COMPLEXES = ("c64", "c128")
 REAL_PART = {"c64": "f32", "c128": "f64"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class FloatFormat:
     """A binary floating-point format and constants derived from it."""
 

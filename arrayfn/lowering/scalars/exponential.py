@@ -9,7 +9,6 @@ are minimax (Remez exchange on the interval, relative error as their comments sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, nan
 
 from arrayfn.lowering.scalars.arithmetic import (
@@ -27,6 +26,7 @@ from arrayfn.lowering.scalars.arithmetic import (
     two_product,
     two_sum,
 )
+from arrayfn.records import frozen
 
 Split = tuple[float, float]
 """A high and a low part, whose sum has more bits than one float."""
@@ -35,7 +35,7 @@ Limits = tuple[float, float]
 """A lower and an upper limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Constants:
     """Constants of exp and log in one float format.
 

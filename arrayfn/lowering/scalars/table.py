@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +40,12 @@ from arrayfn.lowering.scalars.arithmetic import (
     Value,
 )
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES, NumpyArithmetic
+from arrayfn.records import frozen
 
 NUMPY = NumpyArithmetic()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class ScalarFunction:
     """A function of the scalar vocabulary.
 
@@ -150,7 +151,7 @@ def _accumulate(operation: str) -> Formula:
     return formula
 
 
-@dataclass(frozen=True)
+@frozen
 class _Kind:
     """The functions for one kind of dtype, grouped by their operands and results.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
@@ -29,12 +29,13 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.kernel_text import unique_name
 from arrayfn.passes.reads import Read
 from arrayfn.primitives.base import Reduction
+from arrayfn.records import frozen
 
 Names = Mapping[Var, str]
 """What to call values, in the text of kernels."""
 
 
-@dataclass(frozen=True)
+@frozen
 class StridedArray:
     """The memory of a value: ``array``, with a stride for each axis of the value."""
 

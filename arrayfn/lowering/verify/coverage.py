@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 from arrayfn.lowering.verify.intervals import NOTHING, Intervals
+from arrayfn.records import record
 
 Span = tuple[int, int]
 """The first byte and the one after the last, counted from the first element."""
@@ -26,7 +27,7 @@ def span_of(type: ArrayType) -> Span:
     return low * type.dtype.itemsize, (low + count) * type.dtype.itemsize
 
 
-@dataclass
+@record
 class Coverage:
     """Which bytes of each buffer have been written, at a point of the plan.
 

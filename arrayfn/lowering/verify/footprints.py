@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final
 
@@ -45,6 +45,7 @@ from arrayfn.lowering.verify.numbers import (
     Value,
 )
 from arrayfn.lowering.verify.phases import phases_of
+from arrayfn.records import frozen, record
 
 _MAX_CACHED: Final = 4096  # footprints
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
@@ -68,7 +69,7 @@ _BETWEEN_BLOCKS: Final = (
 """Functions by which blocks publish what they wrote to other blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Reach:
     """The range of elements that one line of a kernel accesses.
 
@@ -91,7 +92,7 @@ class Reach:
     residue: int | None = 0
 
 
-@dataclass
+@record
 class AccessSet:
     """All loads, all stores, or all atomic additions of one array argument.
 
@@ -106,7 +107,7 @@ class AccessSet:
     is_complete: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """A fault of a kernel, or a claim not proved: its line (0: the kernel), a text."""
 
@@ -114,7 +115,7 @@ class Finding:
     text: str
 
 
-@dataclass
+@record
 class Footprint:
     """All accesses of one call, by the number of the argument.
 

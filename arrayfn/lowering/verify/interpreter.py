@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 import numpy as np
@@ -50,6 +50,7 @@ from arrayfn.lowering.verify.numbers import (
     negated,
 )
 from arrayfn.lowering.verify.vocabulary_effects import EFFECTS, Call
+from arrayfn.records import frozen, record
 
 AccessKind = Literal["load", "store", "add"]
 _UNROLLED: Final = 64
@@ -57,7 +58,7 @@ _UNROLLED: Final = 64
 _MAX_ROUNDS: Final = 12  # of widening, until bounds of carried values hold
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Access:
     """An access of elements ``at`` to ``at + width - 1``, in ``count`` lanes.
 
@@ -90,7 +91,7 @@ class Access:
     aligned: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Barrier:
     """A barrier on a line that, ``surely`` or perhaps, some threads do not reach."""
 
@@ -98,7 +99,7 @@ class Barrier:
     surely: bool
 
 
-@dataclass
+@record
 class Interpreted:
     """The accesses of a kernel, its divergent barriers, and lines not understood.
 

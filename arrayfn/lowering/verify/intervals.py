@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,12 +15,13 @@ from arrayfn.lowering.verify.numbers import (
     Symbol,
     enumerated,
 )
+from arrayfn.records import frozen
 
 MAX_INTERVALS: Final = 1 << 18
 """The most intervals, or elements, that are computed one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Intervals:
     """A set of integers, as disjoint intervals: from ``starts`` to before ``stops``."""
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+
+from arrayfn.records import frozen, record
 
 Array = np.ndarray[Any, Any]
 Lanes = int | Array
@@ -34,7 +36,7 @@ FAR: Final = 1 << 44
 """A magnitude beyond every index, the bound of unknown numbers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Symbol:
     """An unknown integer that numbers depend on.
 
@@ -53,7 +55,7 @@ Bounds = Mapping[Symbol, tuple[Lanes, Lanes]]
 """The minimum and the maximum of each symbol."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Number:
     """A linear form: ``base`` plus symbols times their coefficients, ``terms``."""
 
@@ -95,14 +97,14 @@ class Number:
         return low, high
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class NonNegative:
     """The condition ``number >= 0``."""
 
     number: Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Both:
     """The conjunction of two conditions."""
 
@@ -110,7 +112,7 @@ class Both:
     second: Truth
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Either:
     """The disjunction of two conditions."""
 
@@ -118,7 +120,7 @@ class Either:
     second: Truth
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Maybe:
     """A condition that depends on data."""
 
@@ -137,7 +139,7 @@ def negated(truth: Truth) -> Truth:
     return truth
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(slots=True, eq=False)
 class Memory:
     """An argument's memory from element ``start`` on, or a local array.
 
@@ -155,7 +157,7 @@ class Memory:
     size: Number | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Data:
     """A value that is no integer, condition or array: no index depends on it."""
 
@@ -188,7 +190,7 @@ class Divergence(IntEnum):
     YES = 2
 
 
-@dataclass
+@record
 class State:
     """What is known at a point of the text: the variables, in ``count`` lanes.
 

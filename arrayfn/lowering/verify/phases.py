@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.records import frozen
 
 _BARRIERS: Final = ("barrier", "grid_barrier")
 
 
-@dataclass(frozen=True)
+@frozen
 class Phases:
     """The phase of each line of a kernel.
 

@@ -19,7 +19,7 @@ another array that lies in the same part of the arena;
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -49,13 +49,14 @@ from arrayfn.lowering.verify.footprints import (
 )
 from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 from arrayfn.lowering.verify.library_calls import product_footprint
+from arrayfn.records import frozen, record
 
 _VECTOR: Final = 16
 """The largest alignment of a vector access, in bytes."""
 _FIRST_ITERATIONS: Final = 3  # of a loop, that are checked one by one
 
 
-@dataclass
+@record
 class Report:
     """How many kernel calls the plan has, and the claims on them not proved."""
 
@@ -64,7 +65,7 @@ class Report:
     unproved: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True)
+@frozen
 class _Location:
     """Where a buffer lies now: in ``buffer``, from byte ``begin`` on.
 
@@ -91,7 +92,7 @@ class _Write(NamedTuple):
     surely: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class _Operand:
     """An array argument of a call, and where its memory lies.
 

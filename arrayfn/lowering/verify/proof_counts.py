@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from typing_extensions import override
@@ -11,9 +11,10 @@ from typing_extensions import override
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan_runners import RUNNERS
 from arrayfn.lowering.verify.plans import Report
+from arrayfn.records import record
 
 
-@dataclass
+@record
 class ProofCounts:
     """How many plans were ``proved``, ``run`` with checked memory, or ``unproved``.
 

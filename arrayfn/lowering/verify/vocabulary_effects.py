@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
@@ -20,12 +20,13 @@ from arrayfn.lowering.verify.numbers import (
     Truth,
     Value,
 )
+from arrayfn.records import frozen
 
 if TYPE_CHECKING:
     from arrayfn.lowering.verify.interpreter import Interpreter
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """The call ``node`` of a device function; ``state`` is the state before it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import arrayfn.numpy as anp
@@ -12,12 +11,13 @@ from arrayfn import lax, linalg, nn, random, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import floats, quiet
+from arrayfn.records import frozen
 from arrayfn.scipy.stats import norm
 
 Bandwidth = str | float | Callable[["gaussian_kde"], Any] | None
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class gaussian_kde:  # noqa: N801 - SciPy's name
     """A mixture of normal distributions around the points of ``dataset``.
 

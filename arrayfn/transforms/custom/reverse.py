@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -14,6 +14,7 @@ from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.primitives import custom_rules
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.records import frozen
 from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
 from arrayfn.transforms.custom.closures import (
     closed,
@@ -35,7 +36,7 @@ from arrayfn.transforms.custom.functions import (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class CustomVJPPrimal:
     """A leaf of an argument of a forward rule that asked for ``symbolic_zeros``.
 

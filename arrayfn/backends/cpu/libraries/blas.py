@@ -24,7 +24,6 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +34,7 @@ import numpy as np
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
 from arrayfn.lowering.cpu.machine import numpy_library
+from arrayfn.records import frozen
 
 _THREAD_FUNCTIONS: Final = (
     ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
@@ -45,7 +45,7 @@ _THREAD_FUNCTIONS: Final = (
 LETTERS: Final = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Blas:
     """A BLAS library: its functions, and those that get and set its thread count.
 

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.libraries.collectives import COLLECTIVES
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.callbacks import SITES, Form
+from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ class _Failure(threading.local):
 _failure = _Failure()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class PythonCall:
     """A Python function that a step of a plan calls.
 

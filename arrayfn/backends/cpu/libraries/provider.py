@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from arrayfn.records import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen(slots=True)
 class Provider:
     """The implementation of a library call on the CPU, for all its dtypes.
 

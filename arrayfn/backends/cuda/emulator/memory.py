@@ -7,7 +7,7 @@ barrier that both threads reach is between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+from arrayfn.records import frozen, record
 
 Array = np.ndarray[Any, Any]
 
@@ -28,7 +29,7 @@ class WrittenTwiceError(EmulationError):
     """Raised if two threads write the same element with no barrier between."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Pointer:
     """An argument that points to element ``start`` of a flat array."""
 
@@ -124,7 +125,7 @@ _ADDING_THREADS: Final = Accessor(-1, -1, -1)
 """The writer of an element to which threads add."""
 
 
-@dataclass
+@record
 class Accesses:
     """Records which threads wrote and read each element of the grid's memory.
 
@@ -270,7 +271,7 @@ class GlobalMemory(Memory):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Access:
     """A thread's access to an element of shared memory, and the barriers before it.
 
@@ -373,7 +374,7 @@ class SharedMemory(Memory):
         return GlobalMemory.running.index
 
 
-@dataclass
+@record
 class Mbarrier:
     """An mbarrier: the bytes it expects, the copies in flight, the phases completed.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from arrayfn.backends.cuda.emulator import lookback
@@ -23,9 +23,10 @@ from arrayfn.backends.cuda.emulator.memory import (
 )
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.records import frozen, record
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Wait:
     """The function at which a thread waits for others, its line and its arguments."""
 
@@ -41,7 +42,7 @@ Mbarriers = dict[int, Mbarrier]
 """An array of mbarriers: those that are initialized, by index."""
 
 
-@dataclass
+@record
 class Block:
     """A block: the memory that its threads share, and the blocks of its cluster.
 
@@ -77,7 +78,7 @@ class Block:
         return self.shared[key]
 
 
-@dataclass
+@record
 class Thread:
     """A thread of a block, which runs as a generator.
 

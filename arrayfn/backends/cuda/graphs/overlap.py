@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from arrayfn.backends.cuda.driver import device, per_device
@@ -32,6 +31,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     one_by_one,
 )
 from arrayfn.backends.cuda.runner import Plan
+from arrayfn.records import frozen
 
 _MIN_GROUP_BYTES: Final = 1 << 23
 """Operands of a group that is always large enough: some 60 us over NVLink (H200)."""
@@ -42,7 +42,7 @@ So many take about as long as a group of collectives, which they could have hidd
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Launch:
     """A segment of the plan, or a group of collectives.
 

@@ -9,7 +9,6 @@ parameters of these two kernel nodes are updated before each launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from arrayfn.backends.cuda.graphs.replay import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
+from arrayfn.records import frozen
 
 _MAX_BYTES: Final = 16 << 20
 """Most bytes of arguments and results together."""
@@ -40,7 +40,7 @@ _MAX_BLOCKS: Final = 264
 """Most blocks that copy one buffer."""
 
 
-@dataclass(frozen=True)
+@frozen
 class StagedBuffer:
     """An argument or a result of a plan, which has a staging buffer.
 

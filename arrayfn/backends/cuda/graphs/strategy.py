@@ -32,7 +32,6 @@ one by one, as they were recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from typing import Final
@@ -50,6 +49,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     one_by_one,
     synchronizes,
 )
+from arrayfn.records import frozen
 
 _MIN_GRAPH: Final = 4
 """Fewest launches for which a graph is faster than launches by Python."""
@@ -77,7 +77,7 @@ class AnyAddress(Enum):
     STAGED = "one graph on staging buffers; arguments and results are copied"
 
 
-@dataclass(frozen=True)
+@frozen
 class Strategy:
     """How one segment of a plan runs, chosen when the plan is loaded.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     one_by_one,
 )
 from arrayfn.lowering.plan import Loop
+from arrayfn.records import frozen
 
 _COUNTER_BYTES: Final = 8  # of the memory that counts a loop's iterations on the GPU
 _SCALAR_BYTES: Final = {"u8": 1, "i32": 4}  # of a predicate, and of a branch's index
@@ -189,7 +189,7 @@ class Walk:
         self.run(node.branches[min(max(index, 0), last)], stream)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Condition:
     """The condition of a conditional node: its handle, and the scalar that sets it.
 
@@ -386,7 +386,7 @@ class CapturingWalk(Walk):
         self.finish(loop, second, stream)
 
 
-@dataclass(frozen=True)
+@frozen
 class _SliceCopy:
     """Memory at ``address`` for the slices of ``length`` iterations of a loop.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """A prepared library call, which ``enqueue(stream, *addresses)`` enqueues.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
@@ -26,6 +25,7 @@ from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
 from arrayfn.lowering.operator_kernels import static_of
 from arrayfn.lowering.templates.nest_builder import array_of
 from arrayfn.passes.reads import Reads
+from arrayfn.records import frozen
 
 _AXES = ("batch", "head", "row", "column")
 """The axes of a bias or a mask, as the kernels' integers name them."""
@@ -232,7 +232,7 @@ def attention_bias_gradient(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Call:
     """An ``operator_call`` of attention: its arrays, and what its kernels depend on.
 

@@ -15,7 +15,7 @@ In the texts ``dp`` are the cotangents of weights and, later, of logits (``ds``)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.blocks import (
@@ -26,6 +26,7 @@ from arrayfn.lowering.cuda.attention.blocks import (
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import fill_template, indented
+from arrayfn.records import frozen
 
 STATISTICS_WARPS: Final = 4
 """Warps of a block of the kernel of ``query_statistics``; each has one query."""
@@ -212,7 +213,7 @@ out_base = batch * {row_extent} * out_step + row_head * {H}
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class _Side:
     """Which operands are rows of a kernel's tiles, and which are columns.
 

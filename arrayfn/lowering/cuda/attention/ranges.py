@@ -7,7 +7,7 @@ an index is negative or outside of an array have a known result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from arrayfn import dtypes
@@ -23,9 +23,10 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
+from arrayfn.records import frozen, record
 
 
-@dataclass(frozen=True)
+@frozen
 class Range:
     """The integers from ``low`` to ``high``."""
 
@@ -99,7 +100,7 @@ def folded(
     return live[::-1], known_results
 
 
-@dataclass
+@record
 class _Known:
     """The ranges of integers, and the scalars that replace values, both by name."""
 

@@ -9,7 +9,7 @@ kernel computes what depends only on the head once for each tile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -45,6 +45,7 @@ from arrayfn.primitives.base import Convert, View, primitive_of
 from arrayfn.primitives.base import Scalar as ScalarForm
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen, record
 
 PLACES: Final = ("batch", "member", "query", "key")
 """What the indices of a score are called, in the order of the Program's inputs."""
@@ -58,7 +59,7 @@ _OF_HEAD: Final = frozenset({"batch", "member"})
 """The places that are the same for all logits of a tile."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """A line of the score function, and which of ``PLACES`` and the score it needs."""
 
@@ -66,7 +67,7 @@ class Line:
     needs: frozenset[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoreLines:
     """The lines of a score function, in order.
 
@@ -148,7 +149,7 @@ def score_lines(
     return printer.score_lines(results)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Window:
     """Where the elements that a gather reads lie: memory, and computed index terms.
 
@@ -432,10 +433,11 @@ def _is_vector_of_literal(equation: Equation) -> bool:
     )
 
 
-@dataclass(kw_only=True)
+@record
 class _Printer(KernelPrinter):
     """Prints the statements of a score function; kernels have the loops around them."""
 
+    _: KW_ONLY
     pointers: Mapping[Var, str] = field(default_factory=dict[Var, str])
     """The kernel's name of each captured array."""
 

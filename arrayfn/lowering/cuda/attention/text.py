@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.scores import PLACES, SCORE
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import fill_template, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
+from arrayfn.records import frozen
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """The expression of the tile's column that is a lane's i-th."""
@@ -39,7 +39,7 @@ for lane_row in {loop}({lane_rows}):
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class _Term:
     """How the kernel reads the bias or the mask of a logit: expressions and lines.
 
@@ -57,7 +57,7 @@ class _Term:
     of_pair: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Text:
     """Pieces of the text of one kernel; methods return lines of it, without barriers.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.scores import ScoreLines
+from arrayfn.records import frozen
 
 UNLIMITED: Final = 2**29
 """A window that reaches everything; sums of it and positions stay below 2**31."""
@@ -15,7 +15,7 @@ LONGEST_HEAD: Final = 256
 LOG2_E: Final = 1 / math.log(2)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tiles:
     """How a block computes its part of the matrix of logits.
 
@@ -63,7 +63,7 @@ class Tiles:
         return 32 * self.warps
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """What the text of a kernel depends on, besides ``Tiles``.
 

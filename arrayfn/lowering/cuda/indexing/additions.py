@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -19,12 +18,13 @@ from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import Names, NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
+from arrayfn.records import frozen
 
 RANGE_BYTES: Final = 1 << 25  # bytes of a range
 _MIN_UPDATES: Final = 1 << 16  # updates that are worth more launches
 
 
-@dataclass(frozen=True)
+@frozen
 class Ranges:
     """The first index of each range of targets, and the end of the last range."""
 

@@ -9,7 +9,7 @@ indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from arrayfn.dtypes import short_name
@@ -27,6 +27,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.kernel_text import unique_name
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
+from arrayfn.records import record
 
 INDEXED: Final = frozenset(("gather", *SCATTERS))
 """The primitives whose nests read indices."""
@@ -115,7 +116,7 @@ def _is_flat(nest: Nest) -> bool:
     )
 
 
-@dataclass
+@record
 class _Merger:
     """Replaces loads of ``first``'s result in ``second`` by ``first``'s statements.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from arrayfn.ir import ArrayType, Equation
 from arrayfn.primitives.windows import Windows
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Scatter:
     """The axes of a scatter by their role.
 

@@ -13,7 +13,6 @@ results with the tile. The order of combination follows only from the updates' k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -33,6 +32,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array
+from arrayfn.records import frozen
 
 MIN_TARGETS: Final = 1 << 16  # with fewer targets, blocks would have few each
 _THREADS: Final = DIGIT_VALUES  # of a block: each finds where one digit begins
@@ -40,7 +40,7 @@ _ITEMS: Final = 6  # updates that a thread loads at a time
 _TILE_BYTES: Final = 1 << 15  # the most bytes of a tile of targets
 
 
-@dataclass(frozen=True)
+@frozen
 class Tiles:
     """The parameters of a scatter by tiles: ``count`` updates for ``limit`` targets.
 

@@ -11,20 +11,20 @@ additions follows only from the keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import Handwritten, fill_template
 from arrayfn.lowering.scalars.conversions import stored
+from arrayfn.records import frozen
 
 THREADS: Final = 128  # threads of a block of most kernels
 BIN_THREADS: Final = 512  # threads of a block that has bins
 BATCH: Final = 4  # updates that are loaded before any is combined; 8 of one element
 
 
-@dataclass(frozen=True)
+@frozen
 class IndexMap:
     """Maps a flat index over axes, outermost first, to an offset in several arrays.
 
@@ -106,7 +106,7 @@ def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Updates:
     """Describes the updates for a kernel: how to combine them, and where they lie.
 

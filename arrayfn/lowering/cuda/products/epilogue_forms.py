@@ -10,7 +10,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,9 +35,10 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.split import with_dependencies
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Added:
     """A matrix, or one for each product of a batch, that is added to the product.
 
@@ -52,7 +53,7 @@ class Added:
     batch_stride: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Epilogue:
     """The terms of ``activation(alpha * product + beta * added + bias)``.
 

@@ -10,13 +10,13 @@ conflicts. At the end the sums of all warps are added in warp order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
 
 from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
+from arrayfn.records import frozen
 
 PIECE: Final = 8
 """16-bit elements of a piece, which is what an access of 16 bytes moves."""
@@ -24,7 +24,7 @@ _ROWS: Final = 16
 """Rows of a fragment of a, and its extent along k."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class HalfTile(SkinnyTile):
     """The tile of an fp16 or bf16 kernel: ``width`` columns, ``k_tile`` of k a warp.
 

@@ -7,7 +7,7 @@ transposed: ``c.T = b.T @ a.T`` has few rows.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
+from arrayfn.records import frozen
 
 _PROVIDERS: Final = (
     *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
@@ -61,7 +62,7 @@ _PAIR: Final = 2
 """Blocks of the largest cluster that can run on every multiprocessor."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SkinnyProduct:
     """``c[m, n] = a[m, k] @ b[k, n]`` with few rows ``m``, and strides in elements.
 

@@ -12,7 +12,6 @@ lanes and warps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from typing_extensions import override
@@ -20,12 +19,13 @@ from typing_extensions import override
 from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import frozen
 
 LANES: Final = 4
 """Floats of an access of 16 bytes: a vector."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SingleTile(SkinnyTile):
     """The tile of a kernel for float32.
 

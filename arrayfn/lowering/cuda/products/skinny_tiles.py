@@ -16,14 +16,14 @@ A kernel is assembled of these texts:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class SkinnyTile(ABC):
     """The tile of a skinny product's kernel, and the lines that all such kernels share.
 

@@ -11,7 +11,6 @@ algorithms for multicore architectures", 2009.)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -34,6 +33,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer
+from arrayfn.records import frozen
 
 MAX_ROWS: Final = 2048
 """Rows of the largest matrix. For larger ones cuSOLVER is faster."""
@@ -75,7 +75,7 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class _Tiles:
     """Writes the kernel for tiles of ``size`` rows and columns.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -14,11 +13,12 @@ from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
+from arrayfn.records import frozen
 
 Names = Mapping[Var, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class LibraryEquation:
     """An equation that becomes calls of a library or of handwritten kernels.
 
@@ -41,7 +41,7 @@ class LibraryEquation:
         return NestBuilder(self.equation, self.names)
 
 
-@dataclass(frozen=True)
+@frozen
 class MatrixEquation(LibraryEquation):
     """An equation of linear algebra; builds nests over [matrices, rows, columns]."""
 

@@ -12,7 +12,6 @@ same one on each run.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import frozen
 
 REAL: Final = (dtypes.float32, dtypes.float64)
 MAX_ROWS: Final = 64
@@ -46,7 +46,7 @@ def rows_of(n: int) -> int:
     return max(_MIN_ROWS, power_of_two(n))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class ColumnLayout:
     """How up to ``rows`` columns lie in a block's threads; writes their rotations.
 

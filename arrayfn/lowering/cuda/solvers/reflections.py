@@ -10,7 +10,6 @@ one reflection after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
@@ -27,6 +26,7 @@ from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, new_array
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
+from arrayfn.records import frozen
 
 
 def qr(op: MatrixEquation) -> Iterable[Lowered]:
@@ -67,7 +67,7 @@ def qr(op: MatrixEquation) -> Iterable[Lowered]:
     yield from reflections.product()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Reflections:
     """Reflections as geqrf stores them, and the steps that compute Q from them.
 

@@ -22,7 +22,6 @@ spread over the block. Besides the variables of ``ColumnLayout`` and the integer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -37,6 +36,7 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     rows_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
+from arrayfn.records import frozen
 
 _INTEGERS: Final = (
     *("length", "count", "total", "down", "across"),
@@ -55,7 +55,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
     return dtype in REAL and min(rows, columns) > 0 and max(rows, columns) <= MAX_ROWS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class Operand:
     """Column-major matrices: an array [matrices, columns, rows] from ``place`` on."""
 

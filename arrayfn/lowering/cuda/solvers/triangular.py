@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn import dtypes
@@ -26,12 +25,13 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 )
 from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
+from arrayfn.records import frozen
 
 BATCHED: Final = 256
 """Rows and sides of the largest systems for which a batch is one call."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(slots=True)
 class System:
     """The system ``op(a) @ x = b``, or ``x @ op(a) = b`` unless ``left``.
 

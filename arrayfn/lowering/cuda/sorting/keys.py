@@ -8,11 +8,11 @@ both zeros have one key, and keep their order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
+from arrayfn.records import frozen
 
 _FLOATS: Final = {  # the integer that bits are read as, and the bits of infinity
     dtypes.float16: ("u16", 0x7C00),
@@ -27,7 +27,7 @@ COMPONENTS: Final[tuple[Component, ...]] = ("imag", "real", "nans")
 """The components by which complex numbers are sorted in turn, the decisive one last."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Keys:
     """The keys of a dtype, and the texts that compute them.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from arrayfn import dtypes
@@ -30,6 +30,7 @@ from arrayfn.lowering.cuda.sorting.tiles import DIGIT_BITS, DIGIT_VALUES, SortDa
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, new_array, pointer_of
 from arrayfn.passes.reads import Reads
+from arrayfn.records import frozen
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
 MAX_ROW_LENGTH: Final = 2**31 - 1
@@ -39,7 +40,7 @@ _FEW_TILES: Final = 32
 """Tiles of a row, up to which each tile sums the counts of all tiles by itself."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SortedRows:
     """``count`` rows of ``n`` elements; the first ``keep`` of each are the result."""
 

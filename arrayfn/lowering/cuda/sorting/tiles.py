@@ -26,12 +26,12 @@ the following variables:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.records import frozen
 
 DIGIT_BITS: Final = 8
 DIGIT_VALUES: Final = 1 << DIGIT_BITS
@@ -39,7 +39,7 @@ _IN_FLIGHT: Final = 8
 """Counts that a thread loads before it waits for the first."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Tile:
     """The elements that a block of ``threads`` sorts: each thread has ``items``."""
 
@@ -57,7 +57,7 @@ class Tile:
         return self.threads // WARP
 
 
-@dataclass(frozen=True)
+@frozen
 class SortData:
     """What a sort kernel reads and writes: keys and, if there are any, their values.
 

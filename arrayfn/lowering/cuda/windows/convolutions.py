@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from arrayfn import dtypes
@@ -48,6 +48,7 @@ from arrayfn.primitives.convolution_forms import (
     extents_of,
 )
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
+from arrayfn.records import frozen
 
 _MAX_AXES: Final = 3
 """The most spatial axes of a library's convolution."""
@@ -105,7 +106,7 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
     return builder.build([result])
 
 
-@dataclass(frozen=True)
+@frozen
 class _Arrangement:
     """A convolution whose axes have the order that a library's call needs.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from arrayfn import dtypes
@@ -45,6 +45,7 @@ from arrayfn.primitives.window_reductions import (
     window_argmin,
 )
 from arrayfn.primitives.windowed import SlidingWindows
+from arrayfn.records import frozen
 
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
@@ -57,7 +58,7 @@ _MIN_RESULTS: Final = 1 << 10
 _NO_PADDING: Final = ((0, 0), (0, 0))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Geometry:
     """Windows over two neighbouring axes of [batch, height, width, channel].
 

@@ -15,11 +15,11 @@ windows move over. No barriers are needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import HALF_PRECISION, DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import indented
+from arrayfn.records import frozen
 
 THREADS: Final = 128  # of a block
 COLUMNS: Final = 4  # neighbouring outputs of a thread
@@ -27,7 +27,7 @@ BAND: Final = 8  # neighbouring rows of a block
 _LARGEST: Final = 2**31  # indices are below it
 
 
-@dataclass(frozen=True)
+@frozen
 class Lanes:
     """The vector of channels that a thread computes: its dtypes, loads and stores.
 
@@ -118,7 +118,7 @@ class Lanes:
         return f"convert_{self.compute}_{self.short}({value})"
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowAxis:
     """The windows along one axis: ``size`` taps, and the ``padding`` before the first.
 
@@ -159,7 +159,7 @@ class WindowAxis:
         return dict(sorted(readers.items()))
 
 
-@dataclass(frozen=True)
+@frozen
 class Extents:
     """Extents of outputs (``rows``, ``columns``) and of the array under the windows.
 

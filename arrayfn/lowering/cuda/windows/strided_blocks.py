@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrayfn.ir import Atom
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
+from arrayfn.records import frozen
 
 MAX_CHANNELS: Final = 64
 """Channels after the change at most. With more, libraries are as fast without it."""
@@ -38,7 +38,7 @@ def has_blocks(p: Mapping[str, int]) -> bool:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Axis:
     """How one spatial axis is cut into blocks of ``stride`` elements.
 
