@@ -93,14 +93,17 @@ class CudaBackend:
         Without a GPU or numba-cuda, the kernels are for an H200. ``donated`` has the
         numbers of the arguments whose memory results may take over.
         """
-        from arrayfn.lowering.cuda.lower import lower
-
         if missing_here():
+            from arrayfn.lowering.cuda.lower import lower
+
             return lower(program, donated, options=options)
         from arrayfn.backends.cuda.driver import gpu, on
-        from arrayfn.backends.cuda.this_gpu import config
 
         with on(gpu(self.number)):
+            # While the GPU was opened, a thread has imported these modules.
+            from arrayfn.backends.cuda.this_gpu import config
+            from arrayfn.lowering.cuda.lower import lower
+
             return lower(program, donated, gpu=config(), options=options)
 
     def load(self, compiled: CompiledProgram) -> Executable:

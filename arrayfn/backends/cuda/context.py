@@ -18,7 +18,10 @@ from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.backends.object_cache import object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError, user_location
 
-_COMPILER: Final = "arrayfn.backends.cuda.kernel_compiler"
+# Modules that the first call of a compiled function needs, and those that compile
+# kernels for it.
+_FIRST_CALL: Final = "arrayfn.lowering.cuda.lower", "arrayfn.backends.cuda.this_gpu"
+_COMPILER: Final = ("arrayfn.backends.cuda.kernel_compiler",)
 # Names and numbers of cuda.h.
 SUCCESS: Final = 0
 OUT_OF_MEMORY: Final = 2
@@ -47,8 +50,8 @@ class Context:
     def __init__(self, number: int) -> None:
         """Open the GPU: load the driver, make the context current, create the stream.
 
-        If the disk cache has no kernels, numba-cuda is imported in a thread meanwhile.
-        Raises BackendError without a driver.
+        Meanwhile, a thread imports the modules that a first call needs, with numba-cuda
+        if the disk cache is empty. Raises BackendError without a driver.
         """
         try:
             self.library = ctypes.PyDLL("libcuda.so.1")
@@ -58,8 +61,8 @@ class Context:
                 user_location(),
             ) from None
         self.waiting = ctypes.CDLL("libcuda.so.1")
-        if object_cache().is_empty():
-            threading.Thread(target=_import_compiler).start()
+        modules = _FIRST_CALL + (_COMPILER if object_cache().is_empty() else ())
+        threading.Thread(target=_import_modules, args=(modules,)).start()
         self.check(self.waiting.cuInit(0))
         handle = ctypes.c_int()  # a CUdevice
         self.check(self.library.cuDeviceGet(ctypes.byref(handle), number))
@@ -175,10 +178,8 @@ class Context:
         self.check(self.library.cuEventDestroy_v2(event))
 
 
-def _import_compiler() -> None:
-    """Import numba-cuda in a thread, while the driver starts: both take as long.
-
-    Called if the disk cache is empty, so that kernels will be compiled.
-    """
-    with suppress(ImportError, BackendError):  # the first compilation raises it again
-        importlib.import_module(_COMPILER)
+def _import_modules(names: tuple[str, ...]) -> None:
+    """Import modules in a thread, while the driver starts: it takes 0.2 s or more."""
+    for name in names:
+        with suppress(ImportError, BackendError):  # whoever needs it raises it again
+            importlib.import_module(name)
