@@ -59,7 +59,7 @@ def parts(kernel: Kernel) -> list[float]:
         return kernel_compiler.kernel_ir(*text, kernel.parameters, "entry")
 
     def optimise() -> bytes:
-        return target.compile_vectorized(module, interleave=False)
+        return target.prepare_vectorized(module, interleave=False).compile()
 
     def stock() -> None:
         function = numba.njit(printed_function(*text, VOCABULARIES))

@@ -31,7 +31,7 @@ def run(compiler: Any, source: str, signature: str, arrays: Any, *numbers: int) 
     """Run a kernel over items 0 to ``numbers[-1]``, on copies of arrays."""
     symbol = "arrayfn_test_" + content_key(compiler.__name__, source, signature)[:32]
     text = compiler(source, "k", parameters(signature), symbol)
-    code = target.compile_vectorized(text, interleave=False)
+    code = target.prepare_vectorized(text, interleave=False).compile()
     (address,) = ENGINE.load(symbol, code, (symbol,))
     entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     copies = [array.copy() for array in arrays]

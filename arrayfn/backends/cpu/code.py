@@ -115,7 +115,7 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
             text = compiler.function_ir(kernel, parameters, symbol, constants)
-        return partial(target.compile_vectorized, text, interleave=False)
+        return target.prepare_vectorized(text, interleave=False).compile
 
     return Unit(key, (symbol,), prepare, is_kernel=True)
 
@@ -128,7 +128,7 @@ def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
     """
     with no_garbage_collection():
         text, interleave = _ir(kernel, symbol)
-    return partial(target.compile_vectorized, text, interleave=interleave)
+    return target.prepare_vectorized(text, interleave=interleave).compile
 
 
 def _ir(kernel: Kernel, symbol: str) -> KernelIR:

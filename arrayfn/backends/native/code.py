@@ -96,7 +96,7 @@ def _unit(module: Module) -> Unit:
 def _prepare(module: Module) -> Callable[[], bytes]:
     """Compile ``module`` to LLVM IR; return a function that makes object code of it."""
     text = compiler.compile_module(module, target.host().triple)
-    return partial(target.compile_quickly, text)
+    return target.prepare_quick(text).compile
 
 
 @cache

@@ -12,7 +12,7 @@ import importlib
 import mmap
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
@@ -106,88 +106,112 @@ def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
     )
 
 
-def compile_vectorized(text: str, *, interleave: bool) -> bytes:
-    """Optimise a kernel's LLVM IR ``text`` fully and return its object code.
+class PreparedModule(NamedTuple):
+    """A module of LLVM IR with all that ``compile`` needs, which runs in a thread.
+
+    A thread waits up to 5 ms for the GIL whenever it takes it from a busy one
+    (``sys.getswitchinterval``). So all short calls are made before, where the GIL is
+    held, and ``compile`` takes it twice.
+    """
+
+    module: Any
+    machine: Any  # the code generator
+    builder: Any  # of ``passes``
+    passes: Any  # the optimisations
+
+    def compile(self) -> bytes:
+        """Optimise the module and return its object code, without llvmlite's lock.
+
+        Raises RuntimeError with LLVM's message.
+        """
+        self.optimize()
+        problem = ctypes.c_char_p()
+        emit = _function("LLVMPY_TargetMachineEmitToMemory")
+        # 1: an object, not assembly
+        buffer = emit(self.machine, self.module, 1, ctypes.byref(problem))
+        if not buffer:
+            raise RuntimeError((problem.value or b"no message").decode())
+        try:
+            begin = _function("LLVMPY_GetBufferStart", keeps_gil=True)(buffer)
+            size = _function("LLVMPY_GetBufferSize", keeps_gil=True)(buffer)
+            return ctypes.string_at(begin, size)
+        finally:
+            _function("LLVMPY_DisposeMemoryBuffer", keeps_gil=True)(buffer)
+
+    def optimize(self) -> None:
+        """Run the optimisations, without llvmlite's lock."""
+        run = _function("LLVMPY_RunNewModulePassManager")
+        run(self.passes, self.module, self.builder)
+
+
+def prepare_vectorized(
+    text: str, *, interleave: bool, machine: Any = None, context: Any = None
+) -> PreparedModule:
+    """Parse a kernel's LLVM IR ``text``, to be optimised fully.
 
     With ``interleave`` LLVM may interleave any vectorised loop, without it only those
     whose metadata asks for it. Runtime unrolling is off: the loop vectoriser
     interleaves already, and unrolled remainders doubled the time to compile a kernel
-    without making it faster.
+    without making it faster. ``machine`` is the code generator and ``context`` the
+    module's LLVM context; by default, they are made.
     """
-    machine, module = _vectorized(text, interleave=interleave)
-    return _emit(machine, module)
-
-
-def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
-    """Compile LLVM IR to one object file for a linker.
-
-    ``texts`` are pairs of LLVM IR and the ``interleave`` that ``compile_vectorized``
-    takes. Returns the object's bytes, and the symbols that it uses and does not define.
-    """
-    machine = target_machine(linked=True)
-    context = llvm().create_context()
-    modules = [
-        _optimized(text, machine, context, interleave=interleave)
-        for text, interleave in texts
-    ]
-    whole = modules[0]
-    for module in modules[1:]:
-        whole.link_in(module)
-    needed = {
-        f.name
-        for f in whole.functions
-        if f.is_declaration and not f.name.startswith("llvm.")
-    }
-    return _emit(machine, whole), needed
-
-
-def assembly(text: str, *, interleave: bool) -> str:
-    """Compile the LLVM IR ``text`` as ``compile_vectorized`` does, to assembly text."""
-    machine, module = _vectorized(text, interleave=interleave)
-    return machine.emit_assembly(module)
-
-
-def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
-    """Optimise the LLVM IR ``text`` fully; return a code generator and the module.
-
-    ``interleave`` is as for ``compile_vectorized``.
-    """
-    machine = target_machine()
-    context = llvm().create_context()
-    return machine, _optimized(text, machine, context, interleave=interleave)
-
-
-def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> Any:
-    """Parse the LLVM IR ``text``, optimise it for ``machine``, and return the module.
-
-    ``context`` is the LLVM context that the module belongs to.
-    """
-    module = _parse(text, machine, context)
+    machine = machine or target_machine()
     options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.loop_interleaving = interleave
     options.slp_vectorization = False
     options.loop_unrolling = False
     builder = llvm().create_pass_builder(machine, options)
-    passes = builder.getModulePassManager()
-    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    return module
+    module = _parse(text, machine, context or llvm().create_context())
+    return PreparedModule(module, machine, builder, builder.getModulePassManager())
 
 
-def compile_quickly(text: str) -> bytes:
-    """Compile the LLVM IR ``text`` of native routines to object code.
+def prepare_quick(text: str) -> PreparedModule:
+    """Parse the LLVM IR ``text`` of native routines, to be compiled quickly.
 
     The only optimisation keeps variables in registers (SROA). The routines are short:
     full optimisation takes ten times as long and saves 0.03 us of a call.
     """
     machine = target_machine(optimize=False)
-    module = _parse(text, machine, llvm().create_context())
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     builder = llvm().create_pass_builder(machine, options)
     passes = llvm().create_new_module_pass_manager()
     passes.add_sroa_pass()
-    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    return _emit(machine, module)
+    module = _parse(text, machine, llvm().create_context())
+    return PreparedModule(module, machine, builder, passes)
+
+
+def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
+    """Compile LLVM IR to one object file for a linker.
+
+    ``texts`` are pairs of LLVM IR and the ``interleave`` that ``prepare_vectorized``
+    takes. Returns the object's bytes, and the symbols that it uses and does not define.
+    """
+    machine = target_machine(linked=True)
+    context = llvm().create_context()
+    whole, *others = (
+        prepare_vectorized(
+            text, interleave=interleave, machine=machine, context=context
+        )
+        for text, interleave in texts
+    )
+    for prepared in (whole, *others):
+        prepared.optimize()
+    for prepared in others:
+        whole.module.link_in(prepared.module)
+    needed = {
+        f.name
+        for f in whole.module.functions
+        if f.is_declaration and not f.name.startswith("llvm.")
+    }
+    return machine.emit_object(whole.module), needed
+
+
+def assembly(text: str, *, interleave: bool) -> str:
+    """Compile a kernel's LLVM IR ``text``, optimised fully, to assembly text."""
+    prepared = prepare_vectorized(text, interleave=interleave)
+    prepared.optimize()
+    return prepared.machine.emit_assembly(prepared.module)
 
 
 def _parse(text: str, machine: Any, context: Any) -> Any:
@@ -197,39 +221,22 @@ def _parse(text: str, machine: Any, context: Any) -> Any:
     return module
 
 
-def _emit(machine: Any, module: Any) -> bytes:
-    """Generate the object code of a module, without llvmlite's lock.
-
-    ``machine`` is the code generator. Raises RuntimeError with LLVM's message.
-    """
-    library = _library()
-    with library.OutputString() as problem:
-        emit = _unlocked("LLVMPY_TargetMachineEmitToMemory")
-        buffer = emit(machine, module, 1, problem)  # 1: an object, not assembly
-        if not buffer:
-            raise RuntimeError(str(problem))
-    try:
-        begin = library.lib.LLVMPY_GetBufferStart(buffer)
-        return ctypes.string_at(begin, library.lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        library.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
-
 @cache
 def _library() -> Any:
-    """Import and return the module of llvmlite that calls LLVM's C functions."""
-    return importlib.import_module("llvmlite.binding.ffi")
+    """Import and return llvmlite's handle of its library, which calls LLVM."""
+    return importlib.import_module("llvmlite.binding.ffi").lib
 
 
 @cache
-def _unlocked(name: str) -> Any:
+def _function(name: str, *, keeps_gil: bool = False) -> Any:
     """Return LLVM's C function ``name`` with llvmlite's types, but without its lock.
 
     llvmlite holds a lock in each call. LLVM itself may run in several threads as long
-    as they share no context.
+    as they share no context. ``keeps_gil`` is for functions that return at once.
     """
-    library = _library().lib
+    library = _library()
     locked = getattr(library, name)
-    function = ctypes.CDLL(library._name, handle=library._handle)[name]
+    kind = ctypes.PyDLL if keeps_gil else ctypes.CDLL
+    function = kind(library._name, handle=library._handle)[name]
     function.argtypes, function.restype = locked.argtypes, locked.restype
     return function
