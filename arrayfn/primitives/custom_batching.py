@@ -196,12 +196,13 @@ def _mapped_input(
     """
     if is_mapped or not is_wanted:
         return builder.input(type)
-    return repeated(size, builder.input(type.with_shape(type.shape[1:])), dim=None)
+    member = type.with_shape(type.shape[1:]).with_varying(type.varying)
+    return repeated(size, builder.input(member), dim=None)
 
 
 def mapped_type(type: ArrayType, size: int) -> ArrayType:
     """Return ``type`` with a mapped axis of extent ``size`` in front."""
-    return type.with_shape((size, *type.shape))
+    return type.with_shape((size, *type.shape)).with_varying(type.varying)
 
 
 def _split(

@@ -12,6 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import PartitionSpec as P
 from arrayfn import lax
+from arrayfn.custom_batching import sequential_vmap
 
 A = np.array([[1.0, -2.0, 3.0], [-1.0, 2.0, 1.0]])  # a row for each member
 C = np.array([[2.0, 3.0, 4.0]])  # the same for both members
@@ -77,6 +78,11 @@ def checkpoint(square: Function) -> Function:
     return lambda a, c: af.checkpoint(lambda a: square(c, a))(a)
 
 
+def batching_rule(square: Function) -> Function:
+    mapped = af.vmap(sequential_vmap(square))
+    return lambda a, c: mapped(c[None], a[None])[0]
+
+
 WANTED: dict[Callable[[Function], Function], Function] = {
     linear_call: lambda a, c: product(c, a),
     solved: lambda a, c: 1 / product(c, a),
@@ -84,6 +90,7 @@ WANTED: dict[Callable[[Function], Function], Function] = {
     branch: lambda a, c: anp.where(a[0, 0] > 0, product(c, c), c),
     loop: lambda a, c: anp.where(3 + a[0, 0] > 2, product(c, c), c),
     checkpoint: lambda a, c: product(c, a),
+    batching_rule: lambda a, c: product(c, a),
 }
 
 
