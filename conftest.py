@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -10,6 +12,18 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.lowering.cpu import machine
+
+ROOT: Final = Path(__file__).parent
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Import the package of a module of arrayfn, before pytest imports the module.
+
+    Otherwise pytest imports the package only on the way, runs the module a second time,
+    and puts it in the place of a function of the same name, such as ``random.bits``.
+    """
+    if ROOT / "arrayfn" in file_path.parents:
+        importlib.import_module(".".join(file_path.parent.relative_to(ROOT).parts))
 
 
 @pytest.fixture(autouse=True)

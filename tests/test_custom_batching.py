@@ -94,6 +94,38 @@ def test_directions_that_are_mapped_without_values_ask_for_no_mapped_value():
     assert asked == [(3, [False], (3,)), (3, [False], ())]
 
 
+def test_a_mapped_operand_without_a_tangent_is_not_mapped_for_the_rule():
+    asked = []
+
+    @custom_vmap
+    def f(x, y):
+        return anp.sin(x) * y
+
+    @f.def_vmap
+    def rule(axis_size, in_batched, x, y):
+        asked.append((in_batched, x.shape, y.shape))
+        return -anp.sin(x) * y, any(in_batched)
+
+    def along_x(x, y, dx):
+        return af.jvp(lambda x: f(x, y), (x,), (dx,))
+
+    x, y = X
+    for in_axes, args in (
+        ((None, 0, None), (0.5, y, 2.0)),
+        ((None, 0, 0), (0.5, y, x)),
+    ):
+        values, slopes = af.vmap(along_x, in_axes)(*args)
+        np.testing.assert_allclose(values, -np.sin(0.5) * y)
+        np.testing.assert_allclose(slopes, -np.cos(0.5) * y * args[2])
+    # JAX's rule gets no mapped operand here, either.
+    assert asked == [([False, False], (), ())] * 2
+    # x is mapped together with its tangent, and y must then be mapped with it.
+    values, slopes = af.vmap(along_x, (0, 0, 0))(x, y, x)
+    np.testing.assert_allclose(values, -np.sin(x) * y)
+    np.testing.assert_allclose(slopes, -np.cos(x) * x * y)
+    assert asked[2:] == [([True, True], (3,), (3,))]
+
+
 def test_in_loops_and_branches():
     def step(total, x):
         return total + af.vmap(product_of, (0, None))(x, total), None

@@ -184,3 +184,16 @@ def test_rules_find_primitives_that_nothing_has_imported() -> None:
         "print(af.grad(lambda w: (w @ w).sum())(np.ones((2, 2))).tolist())"
     )
     assert slope == "[[4.0, 4.0], [4.0, 4.0]]\n"
+
+
+def test_examples_of_a_module_run_alone_although_a_function_has_its_name() -> None:
+    root = Path(af.__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        [*command, "arrayfn/random/bits.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+    )
+    assert "3 passed" in done.stdout

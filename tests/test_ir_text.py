@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrayfn import dtypes
+from arrayfn import dtypes, lax
 from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var
 from arrayfn.ir import layout as layouts
@@ -20,6 +22,7 @@ from arrayfn.primitives import calls, contraction, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
+from arrayfn.transforms import make_program
 
 LOSS = """\
 program loss(a: f32[4,3], b: f32[2,4]) constants (c: f32[2]) -> (f32[]) {
@@ -284,3 +287,14 @@ def test_an_array_that_is_not_aligned_is_one_constant():
     builder = ProgramBuilder("f")
     first, second = builder.constant(array), builder.constant(array)
     assert first is second
+
+
+def test_equations_of_deeply_nested_programs_have_their_lines() -> None:
+    def nested(x: Any, depth: int) -> Any:
+        if depth == 0:
+            return x
+        return lax.cond(x > 0, lambda: nested(x, depth - 1), lambda: x + 1)
+
+    lines = str(make_program(lambda x: nested(x, 20))(1.0)).splitlines()
+    deepest = max(lines, key=lambda line: len(line) - len(line.lstrip()))
+    assert re.search(r"  # .*test_ir_text.py:\d+$", deepest)

@@ -17,6 +17,7 @@ from arrayfn.ir.program import (
     Var,
     programs_in,
     walk,
+    with_programs,
 )
 from arrayfn.ir.sharding import Mesh, NamedSharding, PartitionSpec
 from arrayfn.ir.types import (
@@ -46,4 +47,5 @@ __all__ = [
     "type_of",
     "walk",
     "why_not_an_array",
+    "with_programs",
 ]

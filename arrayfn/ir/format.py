@@ -147,7 +147,7 @@ def _equation_lines(
     if plain:
         text += " {" + ", ".join(plain) + "}"
     if column is not None and equation.source is not None:
-        text = f"{text:<{column}}  # {equation.source}"
+        text = f"{text.ljust(column)}  # {equation.source}"
     lines = [text]
     for key, value in nested:
         if isinstance(value, tuple):

@@ -9,7 +9,7 @@ broadcasting is an equation of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import FrozenInstanceError, field
+from dataclasses import FrozenInstanceError, field, replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
@@ -20,6 +20,7 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Shape
+from arrayfn.ir.sharding import UNVARYING
 from arrayfn.ir.types import ArrayType
 from arrayfn.records import frozen
 
@@ -162,13 +163,27 @@ class Equation:
         """Return a copy of the equation with other ``inputs`` and fresh outputs.
 
         The types of the outputs are inferred again only if a type of the inputs is
-        another object.
+        another object. If inputs vary along more axes of a mesh than before, so do the
+        inputs of the nested Programs.
         """
         for old, new in zip(self.inputs, inputs, strict=True):
             if new.type is not old.type:
-                return Equation.infer(self.primitive, inputs, self.params, self.source)
+                params = self._params_for(inputs)
+                return Equation.infer(self.primitive, inputs, params, self.source)
         outputs = tuple([Var(v.type) for v in self.outputs])
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
+
+    def _params_for(self, inputs: tuple[Atom, ...]) -> Params:
+        """Return the params for other ``inputs``: nested Programs vary as these do.
+
+        Any input of a nested Program may get the axes. A value may vary along fewer
+        axes than its type says, but not along more.
+        """
+        pairs = zip(self.inputs, inputs, strict=True)
+        axes = UNVARYING.union(*(b.type.varying - a.type.varying for a, b in pairs))
+        if not axes:
+            return self.params
+        return with_programs(self.params, lambda inner: inner.varying_along(axes))
 
     def with_inputs(self, inputs: tuple[Atom, ...]) -> Equation:
         """Return the equation with other ``inputs``.
@@ -215,6 +230,18 @@ def programs_in(params: Params) -> tuple[Program, ...]:
         elif isinstance(value, tuple):
             programs += [p for p in value if isinstance(p, Program)]
     return tuple(programs)
+
+
+def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
+    """Return ``params`` with ``change`` applied to each Program in them."""
+
+    def changed(value: Any) -> Any:
+        """Return ``value`` with its Programs, also those in tuples, changed."""
+        if isinstance(value, Program):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in params.items()}
 
 
 def walk(equations: Iterable[Equation]) -> Iterator[Equation]:
@@ -276,6 +303,33 @@ class Program:
             equation.check()
             for inner in equation.subprograms():
                 inner.check()
+
+    def varying_along(self, axes: frozenset[str]) -> Program:
+        """Return the Program with inputs that vary along ``axes`` of a mesh, too."""
+        if all(axes <= v.type.varying for v in self.inputs):
+            return self
+        inputs = tuple(
+            [
+                Var(v.type.with_varying(v.type.varying | axes), v.hint)
+                for v in self.inputs
+            ]
+        )
+        copies: dict[Var, Var] = dict(zip(self.inputs, inputs, strict=True))
+
+        def copy(atom: Atom) -> Atom:
+            """Return the atom that stands for ``atom`` in the new Program."""
+            return copies.get(atom, atom) if isinstance(atom, Var) else atom
+
+        equations: list[Equation] = []
+        for equation in self.equations:
+            equations.append(equation.renamed(tuple(map(copy, equation.inputs))))
+            copies.update(zip(equation.outputs, equations[-1].outputs, strict=True))
+        return replace(
+            self,
+            inputs=inputs,
+            equations=tuple(equations),
+            outputs=tuple(map(copy, self.outputs)),
+        )
 
     def definitions(self) -> dict[Var, Equation]:
         """Map each Var but inputs and constants to the Equation that defines it."""

@@ -79,6 +79,10 @@ class ArrayType:
             return self
         return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
 
+    def strong(self) -> ArrayType:
+        """Return the same type, row-major and on one device, but not weak."""
+        return ArrayType(self.shape, self.dtype, varying=self.varying)
+
     def with_varying(self, axes: frozenset[str]) -> ArrayType:
         """Return the same type for a value that varies along these axes of the mesh."""
         if axes == self.varying:

@@ -17,7 +17,6 @@ from arrayfn.lax.control_flow_tracing import (
     renamed,
     sharing,
     varying_along,
-    widened,
     with_types,
 )
 from arrayfn.numpy import _operands as ops
@@ -212,7 +211,9 @@ def _choose_alone(
     axes = index.type.varying if isinstance(index, Tracer) else UNVARYING
     if axes:  # members of a mesh take different branches
         inputs = [varying_along(x, axes) for x in inputs]
-        programs = [widened(p, axes) for p in programs]
+        # Each member computes its own derivatives. varying_along, which all members
+        # reach, sums those of values that the members share.
+        programs = [p.varying_along(axes) for p in programs]
     results = apply(
         cond_primitive,
         index,

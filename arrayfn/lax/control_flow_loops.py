@@ -20,7 +20,6 @@ from arrayfn.lax.control_flow_tracing import (
     plain_type,
     renamed,
     varying_along,
-    widened,
 )
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate
@@ -77,10 +76,8 @@ def _while_loop(
     (condition_type,) = condition_program.output_types
     axes = condition_type.varying
     if axes:  # members of a mesh run different numbers of iterations
-        condition_program, body_program = (
-            widened(condition_program, axes),
-            widened(body_program, axes),
-        )
+        condition_program = condition_program.varying_along(axes)
+        body_program = body_program.varying_along(axes)
     operands = [*condition.captured, *body.captured, *carried.leaves]
     results = apply(
         while_primitive,

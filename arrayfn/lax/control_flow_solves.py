@@ -7,6 +7,7 @@ equation by the implicit function theorem, not from the solver's iterations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from arrayfn import tree
@@ -14,6 +15,7 @@ from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
+    alike_over_members,
     check_arrays,
     check_function,
     close,
@@ -77,8 +79,11 @@ def custom_linear_solve(
     check_function(name, "solve", solve)
     check_arrays(name, "b", b)
     leaves = tree.leaves(b)
-    types = [_strong(x) for x in leaves]
+    # The types of a solution must not depend on whether b is a Python number.
+    types = [plain_type(x).strong() for x in leaves]
     operator = _like(name, close(matvec, (b,), types), b, types)
+    _, (program,) = alike_over_members(operator.captured, leaves, [operator.program])
+    operator = replace(operator, program=program)
     # The solver and matvec; then, if known, the transpose of matvec and its solver.
     systems = [
         _solver(name, solve, operator, b, types, has_aux),
@@ -97,11 +102,12 @@ def custom_linear_solve(
     elif symmetric:
         systems.append(systems[0])
     values, programs = sharing(systems)
+    right_sides, programs = alike_over_members(values, leaves, programs)
     results = as_list(
         apply(
             linear_solve,
             *values,
-            *leaves,
+            *right_sides,
             body=programs[0],
             matvec=programs[1],
             transposed=tuple(programs[2:]),
@@ -155,7 +161,7 @@ def custom_root(
         check_function(name, parameter, given)
     check_arrays(name, "initial_guess", initial_guess)
     guess = tree.leaves(initial_guess)
-    types = [_strong(x) for x in guess]
+    types = [plain_type(x).strong() for x in guess]
     function = _like(name, close(f, (initial_guess,), types), initial_guess, types)
     solver = _solver(name, solve, function, initial_guess, types, has_aux)
 
@@ -200,16 +206,6 @@ def custom_root(
         ]
 
     return tree.unflatten(solver.out_tree, root(values, guess))
-
-
-def _strong(leaf: Any) -> ArrayType:
-    """Return the type of ``leaf`` as a row-major array that is not weakly typed.
-
-    The types of solutions must not depend on whether b or a guess is a Python number.
-    """
-    type = plain_type(leaf)
-    # with_shape gives a strong type, but drops the axes along which the value varies.
-    return type.with_shape(type.shape).with_varying(type.varying)
 
 
 def _applied(closed: Closed) -> Function:

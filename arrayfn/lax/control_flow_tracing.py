@@ -21,7 +21,7 @@ from arrayfn.errors import (
     ShapeError,
     user_location,
 )
-from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.ir import ArrayType, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lax.collectives import pvary
 from arrayfn.primitives import collectives, conversion
@@ -202,25 +202,23 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
         return builder.build(results)
 
 
-# Members of a mesh that take different branches, or run different trip counts.
+def alike_over_members(
+    values: Sequence[Any], leaves: Sequence[Any], programs: Sequence[Program]
+) -> tuple[list[Any], list[Program]]:
+    """Return ``leaves`` and ``programs`` that vary along the axes of all operands.
 
-
-def widened(program: Program, axes: frozenset[str]) -> Program:
-    """Return ``program`` with inputs that vary along ``axes`` of a mesh, too.
-
-    Members that take different branches cannot run collectives inside a branch. So each
-    member computes its own derivatives there. ``pvary`` outside of the branch, which
-    all members reach, sums the derivatives of values that the members share.
+    ``programs`` take ``values`` and ``leaves``, or arrays like these. The results of a
+    call vary along all these axes. So do the arrays of its derivatives, which the
+    Programs are applied to.
     """
-    if all(axes <= t.varying for t in program.input_types):
-        return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = [
-            builder.input(v.type.with_varying(v.type.varying | axes), v.hint)
-            for v in program.inputs
-        ]
-        return builder.build(builder.inline(program, inputs))
+    axes = joined_variance(plain_type(x) for x in (*values, *leaves))
+    if not axes:
+        return list(leaves), list(programs)
+    varying = [varying_along(x, axes) for x in leaves]
+    return varying, [
+        with_types(p, [t.with_varying(axes) for t in p.output_types])
+        for p in (p.varying_along(axes) for p in programs)
+    ]
 
 
 def varying_along(leaf: Any, axes: frozenset[str]) -> Any:

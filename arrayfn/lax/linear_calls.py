@@ -7,8 +7,8 @@ from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
+    alike_over_members,
     check_arrays,
     check_function,
     close,
@@ -61,9 +61,9 @@ def linear_call(
     leaves = tree.leaves(linear_args)
     if not is_staged([*leaves, *tree.leaves(residual_args)]):
         return fun(residual_args, linear_args)
-    types = [_strong(plain_type(x)) for x in leaves]
+    types = [plain_type(x).strong() for x in leaves]
     forward = close(lambda x: fun(residual_args, x), (linear_args,), types)
-    results = [_strong(t) for t in forward.out_types]
+    results = [t.strong() for t in forward.out_types]
     stand_ins = tree.unflatten(forward.out_tree, [0.0] * len(results))
     back = close(lambda ct: fun_transpose(residual_args, ct), (stand_ins,), results)
     if back.out_tree != tree.structure(linear_args):
@@ -74,20 +74,17 @@ def linear_call(
             user_location(),
         )
     values, (body, transposed) = sharing([forward, back])
+    typed = with_types(body, results), with_types(transposed, types)
+    operands, (body, transposed) = alike_over_members(values, leaves, typed)
     outputs = apply(
         primitive,
         *values,
-        *leaves,
-        body=with_types(body, results),
-        transposed=with_types(transposed, types),
+        *operands,
+        body=body,
+        transposed=transposed,
         consts=len(values),
     )
     return tree.unflatten(forward.out_tree, as_list(outputs))
-
-
-def _strong(type: ArrayType) -> ArrayType:
-    """Return ``type`` as a row-major type that is not weak."""
-    return ArrayType(type.shape, type.dtype)
 
 
 __all__ = ["linear_call"]

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Final
 
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var, with_programs
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import views
 from arrayfn.primitives.collectives import all_reduce
-from arrayfn.primitives.control_flow import with_programs
 from arrayfn.primitives.slicing import concatenate, slice_along
 from arrayfn.records import record
 

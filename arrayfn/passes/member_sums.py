@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir import Atom, Equation, Program, with_programs
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import reductions
 from arrayfn.primitives.collectives import (
@@ -17,7 +17,6 @@ from arrayfn.primitives.collectives import (
     all_to_all,
     reduce_scatter,
 )
-from arrayfn.primitives.control_flow import with_programs
 
 _REDUCTIONS = {
     "sum": reductions.reduce_sum,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from arrayfn.ir import Atom, Equation, Program, walk
+from arrayfn.ir import Atom, Equation, Program, walk, with_programs
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
@@ -22,7 +22,6 @@ from arrayfn.primitives.base import (
     primitive_of,
 )
 from arrayfn.primitives.contraction import depth
-from arrayfn.primitives.control_flow import with_programs
 
 MAX_ELEMENTS: Final = 1 << 15
 """The most elements, and terms of sums, that a small Program computes."""

@@ -293,12 +293,26 @@ def _same_over(size: int, x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
     return x, dim
 
 
+def _pvary_transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, axis_name: str
+) -> list[Atom | None]:
+    """The transpose rule of pvary: the sum of the members' cotangents.
+
+    An operand that already varies along the axis, as in a Program that was inlined, has
+    a cotangent for each member, as the result has.
+    """
+    (cotangent,), (x,) = cotangents, inputs
+    if cotangent is None or axis_name in x.type.varying:
+        return [cotangent]
+    return [summed_over(cotangent, axis_name)]
+
+
 pvary = _collective(
     "pvary",
     "The operand, counted as one value for each member.",
     lambda x, axis_name: x.plain().with_varying(x.varying | {axis_name}),
     lambda x, **params: np.array(x),
-    _transposed(lambda: partial(all_reduce, op="sum")),
+    _pvary_transpose,
     _same_over,
     kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
 )

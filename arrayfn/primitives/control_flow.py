@@ -17,7 +17,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var, joined_variance
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives.base import Array, Atoms, Dims, Primitive, needed
 from arrayfn.primitives.calls import evaluate
@@ -228,18 +228,6 @@ def equation(
     )
 
 
-def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
-    """Return ``params`` with ``change`` applied to each Program in them."""
-
-    def changed(value: Any) -> Any:
-        """Return ``value`` with its Programs, also those in tuples, changed."""
-        if isinstance(value, Program):
-            return change(value)
-        return tuple(map(changed, value)) if isinstance(value, tuple) else value
-
-    return {name: changed(value) for name, value in params.items()}
-
-
 def building(like: Equation) -> ProgramBuilder:
     """Return a builder for equations that get the source line of ``like``."""
     builder = ProgramBuilder(like.primitive.name)
@@ -407,8 +395,8 @@ def while_types(
     check_types("while_loop: result of cond", cond_program.output_types, predicate)
     (goes_on,) = cond_program.output_types
     return tuple(
-        t.plain().with_varying(t.varying | goes_on.varying)
-        for t in body_program.output_types
+        t.plain().with_varying(t.varying | c.varying | goes_on.varying)
+        for t, c in zip(body_program.output_types, carry, strict=True)
     )
 
 
@@ -484,7 +472,10 @@ def scan_types(
     check_types(f"scan: operands of {program.name}", inputs, program.input_types)
     check_types("scan: the carry", program.output_types[:carry], state)
     return (
-        *(t.plain() for t in program.output_types[:carry]),
+        *(
+            t.plain().with_varying(t.varying | c.varying)
+            for t, c in zip(program.output_types, state, strict=False)
+        ),
         *(
             t.with_shape((length, *t.shape)).with_varying(t.varying)
             for t in program.output_types[carry:]

@@ -51,13 +51,20 @@ def repeat(
     """
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]
+    while True:
+        body = built("step", lambda *v: step(v[:n], v[n:]), types)
+        pairs = zip(types[n:], body.output_types, strict=True)
+        wider = [t.with_varying(t.varying | result.varying) for t, result in pairs]
+        if wider == types[n:]:
+            break
+        types[n:] = wider  # an initial value of zeros does not vary, but its sums do
     return as_list(
         emitters.while_loop(
             *consts,  # of the condition
             *consts,  # of the body
             *carry,
             cond_program=built("goes_on", lambda *v: [goes_on(v[:n], v[n:])], types),
-            body_program=built("step", lambda *v: step(v[:n], v[n:]), types),
+            body_program=body,
             cond_consts=n,
             body_consts=n,
         )

@@ -86,7 +86,10 @@ def _types(
     check_types("while_linear: linear operands", inputs, linear_program.input_types)
     carry = linear_program.output_types
     check_types("while_linear: the carry", carry, rest[linear_consts:])
-    return tuple(t.plain() for t in carry)
+    return tuple(
+        t.plain().with_varying(t.varying | c.varying | trips.varying)
+        for t, c in zip(carry, rest[linear_consts:], strict=True)
+    )
 
 
 def _expand(

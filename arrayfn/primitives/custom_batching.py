@@ -9,6 +9,7 @@ maps other Programs, if the rule needs some.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import and_
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
@@ -120,10 +121,11 @@ class _MappedDerivative:
 
         If an operand is mapped together with its tangent, the Program that the custom
         rule gives for mapped operands is differentiated. Otherwise, as in JAX, the
-        custom rule gives a Program for unmapped operands. The derivative of this
-        Program is mapped by the rules of the primitives in it. So ``jacfwd``, which
-        maps tangents only, computes the results once and not once for each tangent. If
-        that Program has a mapped result after all, the first way is taken.
+        custom rule gives a Program for unmapped operands. A tangent of 0 is not mapped.
+        The derivative of this Program is mapped by the rules of the primitives in it.
+        So ``jacfwd``, which maps tangents only, computes the results once and not once
+        for each tangent. If that Program has a mapped result after all, the first way
+        is taken.
 
         ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
         and which of its outputs are mapped, as a custom rule does.
@@ -132,7 +134,7 @@ class _MappedDerivative:
         operands_mapped, flags = split_by_counts(mapped, len(self.varies))
         next_flag = iter(flags)
         tangents_mapped = [varies and next(next_flag) for varies in self.varies]
-        if not self.any_mapped_with_tangent(operands_mapped, tangents_mapped):
+        if not any(map(and_, operands_mapped, tangents_mapped)):
             none_mapped = (False,) * len(operands_mapped)
             program, results_mapped = custom_rule(size, none_mapped, batch)
             if not any(results_mapped):
@@ -161,21 +163,6 @@ class _MappedDerivative:
             )
         tangents_of_results = selected(results_mapped, self.results_vary)
         return mapped_program, [*results_mapped, *tangents_of_results]
-
-    def any_mapped_with_tangent(
-        self, operands_mapped: Sequence[bool], tangents_mapped: Sequence[bool]
-    ) -> bool:
-        """Whether some operand is mapped together with its tangent.
-
-        A mapped operand without a tangent counts as one: its tangent is 0 for all
-        members.
-        """
-        return any(
-            is_mapped and (tangent_mapped or not varies)
-            for is_mapped, tangent_mapped, varies in zip(
-                operands_mapped, tangents_mapped, self.varies, strict=True
-            )
-        )
 
     def derivative(self, program: Program) -> tuple[Program, list[bool]]:
         """Return the jvp of ``program``, and which of its outputs have a tangent."""
@@ -209,12 +196,13 @@ def _mapped_input(
     """
     if is_mapped or not is_wanted:
         return builder.input(type)
-    return repeated(size, builder.input(type.with_shape(type.shape[1:])), dim=None)
+    member = type.with_shape(type.shape[1:]).with_varying(type.varying)
+    return repeated(size, builder.input(member), dim=None)
 
 
 def mapped_type(type: ArrayType, size: int) -> ArrayType:
     """Return ``type`` with a mapped axis of extent ``size`` in front."""
-    return type.with_shape((size, *type.shape))
+    return type.with_shape((size, *type.shape)).with_varying(type.varying)
 
 
 def _split(

@@ -20,6 +20,7 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import factors, families, special, views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Dims,
@@ -318,6 +319,7 @@ optimization_barrier = Primitive(
     name="optimization_barrier",
     family="view",
     types=lambda x, token: x.plain(),
+    variance=OWN_VARIANCE,  # the token has no part in the value
     reference=lambda x, token: np.array(x),
     # Never affine: its readers must not read the operand directly.
     kernel=View(lambda x: None),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var, with_programs
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives.collectives import pvary
-from arrayfn.primitives.control_flow import with_programs
 
 
 def without_variance(program: Program) -> Program:

@@ -89,7 +89,8 @@ def compare(
         backends: the backends to run, by default all that are available. The list may
             also name other libraries: "numpy", "jax", "torch". For an operator of
             arrayfn, a library runs its own function. Otherwise it runs the function in
-            ``against``.
+            ``against``. A library's function that does not take the arguments is
+            refused, with the reason.
         against: functions that compute the same results. A function has the name of the
             library whose arrays it takes ("numba" for a function that Numba compiled).
             A function with any other name takes NumPy arrays.
@@ -207,9 +208,8 @@ def _compared(
         measure(name, backend, call, operands, np.asarray)
     operator_name = function.name if isinstance(function, Operator) else ""
     for engine in chosen.engines:
-        other = chosen.against.get(engine.name) or counterpart(
-            operator_name, engine.name
-        )
+        given = chosen.against.get(engine.name)
+        other = given or counterpart(operator_name, engine.name)
         if other is None:
             why = f"no function known; give against={{{engine.name!r}: function}}"
             rows.append(Measured("", engine.name, refused=why))
@@ -217,7 +217,14 @@ def _compared(
         engine.library()  # raises BackendError if it is not installed
         call, operands = prepared(engine, functools.partial(other, **static), args)
         title = getattr(other, "__name__", "a function").lstrip("_")
-        measure(title, engine.name, call, operands, engine.get)
+        try:
+            measure(title, engine.name, call, operands, engine.get)
+        except TypeError as error:
+            if given is not None:  # an error of the user's function
+                raise
+            reason = str(error).partition("\n")[0].lstrip("_")
+            why = f"does not take these arguments: {reason}"
+            rows.append(Measured(title, engine.name, refused=why))
     backends = dict.fromkeys(
         row.backend for row in rows if not row.refused and row.backend in own
     )

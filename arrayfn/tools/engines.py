@@ -136,6 +136,7 @@ def counterpart(operator: str, engine: str) -> Call | None:
 
 
 # Each takes the operands in the operator's order, then its static arguments by name.
+# A TypeError says that the library cannot compute the operator for these arguments.
 
 
 def _np_softmax(x: Any, *, axis: int = -1, where: Any = None) -> Any:
@@ -161,20 +162,31 @@ def _smallest_where_not(x: Any, where: Any) -> Any:
 
 
 def _np_layer_norm(
-    x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
+    x: Any,
+    scale: Any = None,
+    bias: Any = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
 ) -> Any:
     """``nn.layer_norm`` in NumPy."""
     centred = x - x.mean(axis, keepdims=True)
     size = np.sqrt(np.square(centred).mean(axis, keepdims=True) + x.dtype.type(epsilon))
-    return centred / size * scale + bias
+    return _affine(centred / size, scale, bias)
+
+
+def _affine(x: Any, scale: Any, bias: Any = None) -> Any:
+    """Return x * scale + bias in any library; None leaves out a step."""
+    x = x if scale is None else x * scale
+    return x if bias is None else x + bias
 
 
 def _np_rms_norm(
-    x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
+    x: Any, scale: Any = None, *, axis: int = -1, epsilon: float = 1e-6
 ) -> Any:
     """``nn.rms_norm`` in NumPy."""
     size = np.square(x).mean(axis, keepdims=True) + x.dtype.type(epsilon)
-    return x / np.sqrt(size) * scale
+    return _affine(x / np.sqrt(size), scale)
 
 
 def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
@@ -212,7 +224,7 @@ def _of(module: str, name: str) -> Call:
         """Import the module and call its function."""
         return getattr(importlib.import_module(module), name)(*operands, **static)
 
-    call.__name__ = name
+    call.__name__ = call.__qualname__ = name
     return call
 
 
@@ -223,7 +235,7 @@ def _torch_softmax(name: str) -> Call:
         """Call PyTorch's function with ``dim=axis``."""
         return _of("torch", name)(x, dim=axis)
 
-    call.__name__ = name
+    call.__name__ = call.__qualname__ = name
     return call
 
 
@@ -236,10 +248,11 @@ def _torch_normalized(name: str, default: float) -> Call:
     def call(x: Any, *affine: Any, axis: int = -1, epsilon: float = default) -> Any:
         """Normalize ``x``; ``affine`` are the scale and the bias, if any."""
         functional = importlib.import_module("torch.nn.functional")
-        assert axis in (-1, x.ndim - 1)
+        if axis not in (-1, x.ndim - 1):
+            raise TypeError(f"{name} normalizes the last axis, not axis {axis}")
         return getattr(functional, name)(x, x.shape[-1:], *affine, eps=epsilon)
 
-    call.__name__ = name
+    call.__name__ = call.__qualname__ = name
     return call
 
 
@@ -270,29 +283,39 @@ def _torch_conv(
 ) -> Any:
     """``lax.conv_general_dilated`` in PyTorch, with only strides and padding.
 
-    PyTorch takes one number as padding, so all pairs of ``padding`` must be equal.
+    PyTorch pads both sides of an axis alike. Raises TypeError for other ``padding``.
     """
     name = f"conv{x.ndim - 2}d"
     conv = _of("torch.nn.functional", name)
-    around = padding.lower() if isinstance(padding, str) else padding[0][0]
+    if isinstance(padding, str):
+        around = padding.lower()
+    elif any(low != high for low, high in padding):
+        raise TypeError(f"{name} pads both sides of an axis alike, not by {padding}")
+    else:
+        around = tuple([low for low, _ in padding])
     return conv(x, kernel, stride=tuple(window_strides), padding=around)
 
 
 def _jax_layer_norm(
-    x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
+    x: Any,
+    scale: Any = None,
+    bias: Any = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
 ) -> Any:
     """``nn.layer_norm`` in JAX."""
     standardized = _of("jax.nn", "standardize")(x, axis=axis, epsilon=epsilon)
-    return standardized * scale + bias
+    return _affine(standardized, scale, bias)
 
 
 def _jax_rms_norm(
-    x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
+    x: Any, scale: Any = None, *, axis: int = -1, epsilon: float = 1e-6
 ) -> Any:
     """``nn.rms_norm`` in JAX."""
     jnp, lax = (importlib.import_module(f"jax.{name}") for name in ("numpy", "lax"))
     size = jnp.mean(jnp.square(x), axis=axis, keepdims=True)
-    return x * lax.rsqrt(size + epsilon) * scale
+    return _affine(x * lax.rsqrt(size + epsilon), scale)
 
 
 def _jax_cross_entropy(logits: Any, labels: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -95,6 +96,33 @@ def test_invalid_parameters_give_nan_as_in_scipy(name):
                 np.testing.assert_allclose(
                     result, expected, 1e-9, 1e-14, err_msg=f"{function} {arguments}"
                 )
+
+
+EDGES = np.array([-math.inf, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, math.inf, math.nan])
+SHAPES = {
+    "bernoulli": [(0.0,), (0.3,), (1.0,)],
+    "binom": [(0, 0.3), (5, 0.0), (5, 0.3), (5, 1.0)],
+    "geom": [(0.3,), (1.0,)],
+    "truncnorm": [(-1.0, 2.0), (-math.inf, 0.5), (0.0, math.inf)],
+    "t": [(2.5,), (math.inf,)],
+}
+
+
+@pytest.mark.parametrize("loc", [0.0, 1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
+def test_edges_are_those_of_scipy(name, loc):
+    module, of_scipy = getattr(stats, name), getattr(st, name)
+    default = CONTINUOUS[name][0] if name in CONTINUOUS else DISCRETE[name]
+    for function in set(module.__all__) - {"entropy"}:
+        takes_loc = "loc" in inspect.signature(getattr(module, function)).parameters
+        for shapes in SHAPES.get(name, [default]):
+            arguments = (EDGES, *shapes, *([loc] if takes_loc else []))
+            with np.errstate(all="ignore"):
+                expected = getattr(of_scipy, function)(*arguments)
+            result = getattr(module, function)(*arguments)
+            np.testing.assert_allclose(
+                result, expected, 1e-9, 1e-14, err_msg=f"{function}{arguments[1:]}"
+            )
 
 
 def test_quantiles_of_bernoulli_and_the_entropy_of_poisson():

@@ -197,6 +197,47 @@ def test_an_engine_without_a_counterpart_is_refused_with_the_remedy() -> None:
     assert row.refused == "no function known; give against={'numpy': function}"
 
 
+MASK = X > 0
+REFUSED = [
+    ("numpy", anp.matmul, (X, X.T), {"precision": "highest"}, "argument 'precision'"),
+    ("numpy", nn.cross_entropy, (X, np.arange(50)), {"axis": 0}, "argument 'axis'"),
+    ("torch", nn.softmax, (X,), {"where": MASK}, "argument 'where'"),
+    ("torch", nn.layer_norm, (X,), {"axis": 0}, "the last axis, not axis 0"),
+    (
+        "torch",
+        *ENGINES_OF["lax.conv_general_dilated"][:2],
+        {"window_strides": (1, 1), "padding": ((1, 0), (1, 0))},
+        "both sides of an axis alike",
+    ),
+]
+
+
+@pytest.mark.parametrize(("engine", "function", "args", "static", "why"), REFUSED)
+def test_an_engine_is_refused_for_arguments_that_its_function_does_not_take(
+    engine: str, function: Any, args: Any, static: Any, why: str
+) -> None:
+    if not ENGINES[engine].is_installed:
+        pytest.skip(f"{engine} is not installed")
+    generated, row = af.compare(
+        function, *args, backends=["cpu", engine], repeats=1, warmup=0, **static
+    )
+    assert generated.backend == "cpu"
+    assert not generated.refused
+    assert "does not take these arguments" in row.refused
+    assert why in row.refused
+
+
+def test_a_type_error_of_the_users_function_is_raised() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'axis'"):
+        af.compare(nn.softmax, X, against={"mine": lambda x: x}, backends=[], axis=0)
+
+
+def test_counterparts_leave_out_a_scale_or_a_bias_of_none() -> None:
+    for affine in ((X[0], None), (None, X[0])):
+        (row,) = af.compare(nn.layer_norm, X, *affine, backends=["numpy"], repeats=1)
+        assert row.max_abs < 1e-5
+
+
 def test_unknown_backends_are_named() -> None:
     with pytest.raises(ArgumentError, match="no backend or library 'torhc'; there are"):
         af.compare(nn.softmax, X, backends=["torhc"])

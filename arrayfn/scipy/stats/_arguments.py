@@ -63,14 +63,14 @@ def counted(
 ) -> tuple[list[Array], Array]:
     """Return [k - loc, *shapes], and whether k - loc is an integer >= 0.
 
-    Elsewhere, 0 replaces k - loc. All are arrays of one floating-point dtype.
-    ``shapes`` are the shape parameters of a distribution. Errors call the function
-    ``name``.
+    Elsewhere, 0 replaces k - loc, but NaN stays. All are arrays of one floating-point
+    dtype. ``shapes`` are the shape parameters of a distribution. Errors call the
+    function ``name``.
     """
     k, loc, *others = floats(name, k, loc, *shapes)
     number = k - loc
     valid = (anp.floor(number) == number) & (number >= 0)
-    return [anp.where(valid, number, 0), *others], valid
+    return [within(valid, number, 0), *others], valid
 
 
 def log_choices(n: Array, k: Array) -> Array:

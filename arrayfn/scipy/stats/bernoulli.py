@@ -22,7 +22,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     n, p = k - loc, probability(p)
     one = n == 1
     value = special.xlogy(one, p) + special.xlog1py(~one, -p)
-    return within(one | (n == 0), value)
+    return within(one | (n == 0), anp.where(anp.isnan(n), math.nan, value))
 
 
 @quiet
@@ -50,12 +50,12 @@ def cdf(k: ArrayLike, p: ArrayLike) -> Array:
 def ppf(q: ArrayLike, p: ArrayLike) -> Array:
     """Return the smallest k with ``cdf(k)`` >= q in the Bernoulli distribution.
 
-    It is -1 for q = 0, 0 for q <= 1 - p, else 1. It is NaN unless q and p are in [0,
-    1].
+    It is -1 for q = 0 and 1 for q = 1, the ends of the support for any p. Between, it
+    is 0 for q <= 1 - p, else 1. It is NaN unless q and p are in [0, 1].
     """
     q, p = floats("bernoulli.ppf", q, p)
     valid = (q >= 0) & (q <= 1) & (p >= 0) & (p <= 1)
-    value = anp.where(q == 0, -1, anp.where(q <= 1 - p, 0, 1))
+    value = anp.where(q == 0, -1, anp.where((q <= 1 - p) & (q < 1), 0, 1))
     return within(valid, anp.astype(value, q.dtype), math.nan)
 
 

@@ -32,7 +32,7 @@ def logpmf(
     (y, n, a, b), valid = counted("betabinom.logpmf", k, loc, n, a, b)
     n, a, b = count(n), positive(a), positive(b)
     valid = valid & (y <= n)
-    y = anp.where(valid, y, 0)
+    y = within(valid, y, 0)
     ratio = special.betaln(y + a, n - y + b) - special.betaln(a, b)
     return within(valid, log_choices(n, y) + ratio)
 

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import math
+
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import quiet
+from arrayfn.numpy.double_precision import floats, quiet
 from arrayfn.scipy import special
 from arrayfn.scipy.stats._arguments import (
     count,
@@ -28,7 +30,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Arra
     (y, n, p), valid = counted("binom.logpmf", k, loc, n, p)
     n, p = count(n), probability(p)
     valid = valid & (y <= n)
-    y = anp.where(valid, y, 0)
+    y = within(valid, y, 0)
     ways = log_choices(n, y)
     return within(valid, ways + special.xlogy(y, p) + special.xlog1py(n - y, -p))
 
@@ -51,15 +53,14 @@ def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     for 0 <= y < n, 0 below and 1 above. It is NaN unless p is in [0, 1] and
     n is an integer >= 0.
     """
-    (y, n, p), _ = counted("binom.cdf", anp.floor(k), loc, n, p)
+    k, loc, n, p = floats("binom.cdf", k, loc, n, p)
     n, p = count(n), probability(p)
-    successes = anp.floor(anp.subtract(k, loc))
-    is_inside = (successes >= 0) & (successes < n)
-    y = anp.where(is_inside, y, 0)
-    value = special.betainc(anp.where(is_inside, n - y, 1), y + 1, 1 - p)
-    edge = anp.where(successes < 0, 0.0, 1.0)
-    # 0 * (n + p) passes on the NaN of invalid n or p.
-    return anp.where(is_inside | anp.isnan(n + p), value + 0 * (n + p), edge)
+    y = anp.floor(k - loc)
+    is_inside = (y >= 0) & (y < n)
+    failures = anp.where(is_inside, n - y, 1)
+    value = special.betainc(failures, anp.where(is_inside, y, 0) + 1, 1 - p)
+    value = anp.where(is_inside, value, anp.where(y < 0, 0.0, 1.0))
+    return anp.where(anp.isnan(y + n + p), math.nan, value)
 
 
 __all__ = ["cdf", "logpmf", "pmf"]

@@ -87,7 +87,7 @@ def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     size = 1 / anp.tan(math.pi * anp.where(far, tail, 0.25))
     center = anp.tan(math.pi * (anp.clip(q, 0.2, 0.8) - 0.5))
     value = loc + scale * anp.where(far, anp.where(q < 0.5, -size, size), center)
-    edge = anp.where(q == 0, -scale, scale) * math.inf
+    edge = loc + anp.where(q == 0, -scale, scale) * math.inf
     return within(inside, anp.where((q > 0) & (q < 1), value, edge), math.nan)
 
 

@@ -46,7 +46,7 @@ def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     k, mu, loc = floats("poisson.cdf", k, mu, loc)
     n = anp.floor(k - loc)
     possible = n >= 0
-    value = special.gammaincc(anp.where(possible, n, 0) + 1, mu)
+    value = special.gammaincc(within(possible, n, 0) + 1, mu)
     return within(possible, value, 0.0)
 
 

@@ -7,7 +7,7 @@ import math
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import floats, quiet
-from arrayfn.scipy.stats._arguments import within
+from arrayfn.scipy.stats._arguments import between, within
 
 
 @quiet
@@ -18,9 +18,10 @@ def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     pi], else 0. It is NaN unless c is in (0, 1).
     """
     x, c = floats("wrapcauchy.logpdf", x, c)
-    spread = 1 + c * c - 2 * c * anp.cos(x)
+    inside = between(x, 0, 2.0 * math.pi)
+    spread = 1 + c * c - 2 * c * anp.cos(anp.where(inside, x, 0))
     value = anp.log1p(-c * c) - math.log(2.0 * math.pi) - anp.log(spread)
-    value = within((x >= 0) & (x <= 2.0 * math.pi), value)
+    value = within(inside, value)
     return within((c > 0) & (c < 1), value, math.nan)
 
 

@@ -158,8 +158,8 @@ class _Call:
         what = f"the batching rule of {self.name}"
         # The rule gets flags in the arguments' structure, and placeholders.
         in_batched = list(tree.unflatten(self.structure, list(mapped[:own])))
-        arguments = [
-            struct(mapped_type(type, size) if is_mapped else type)
+        types = [
+            mapped_type(type, size) if is_mapped else type
             for type, is_mapped in zip(self.leaf_types, mapped, strict=False)
         ]
         out_batched: list[bool] = []
@@ -177,8 +177,9 @@ class _Call:
 
         traced = trace_function(
             rule,
-            tree.unflatten(self.structure, arguments),
+            tree.unflatten(self.structure, list(map(struct, types))),
             {},
+            types=types,
             abstract=True,
             with_values=False,
         )
