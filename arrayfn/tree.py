@@ -32,9 +32,14 @@ _SPEC: Final = re.compile(
 )
 _LONGEST: Final = 120  # characters of a structure's text
 _OWN: Final = "arrayfn"  # optree's namespace of the classes that are registered here
+_IN_ORDER: Final = "arrayfn.in_order"  # the same classes; dicts are not sorted
 _NOTHING: Final = object()  # says that a parameter was not given
 _OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
 _ATTRS_FIELDS: Final = "__attrs_attrs__"
+# The order of dicts counts in ``_IN_ORDER`` until this context ends, which it never
+# does.
+_keeping_order: Final = optree.dict_insertion_ordered(True, namespace=_IN_ORDER)
+_keeping_order.__enter__()
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
@@ -47,6 +52,33 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """
     leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_OWN)
     return list(leaves), structure
+
+
+def flatten_in_order(tree: Any) -> tuple[list[Any], TreeDef]:
+    """Return the leaves of ``tree`` with dicts in their own order, and its structure.
+
+    Structures differ if dicts have their keys in different orders.
+
+    >>> flatten_in_order({"b": (1, 2), "a": 3})[0]
+    [1, 2, 3]
+    """
+    return optree.tree_flatten(tree, namespace=_IN_ORDER)
+
+
+def sorted_positions(structure: TreeDef, in_order: TreeDef) -> list[int] | None:
+    """Return the positions, in ``flatten_in_order``, of the leaves of ``flatten``.
+
+    The structures are those that the two functions return for one tree. Returns None if
+    two leaves have the same path.
+
+    >>> tree = {"b": (1, 2), "a": 3}
+    >>> sorted_positions(flatten(tree)[1], flatten_in_order(tree)[1])
+    [2, 0, 1]
+    """
+    positions = {path: k for k, path in enumerate(in_order.paths())}
+    if len(positions) < in_order.num_leaves:
+        return None
+    return [positions[path] for path in structure.paths()]
 
 
 def text_of(structure: TreeDef) -> str:
@@ -324,6 +356,23 @@ def positions_in(tree: Any) -> list[bool]:
     return [isinstance(node, Indexed) for node in nodes for _ in leaves(node)]
 
 
+def _register(
+    cls: type,
+    flat: Callable[[Any], Any],
+    make: Callable[[Any, Any], Any],
+    entry: type[optree.PyTreeEntry] = optree.AutoEntry,
+) -> None:
+    """Register ``cls`` with optree: for sorted dicts, and for dicts in their order.
+
+    ``flat`` and ``make`` take an instance apart and put it together. ``entry`` is the
+    class of the keys of the children.
+    """
+    for namespace in (_OWN, _IN_ORDER):
+        optree.register_pytree_node(
+            cls, flat, make, path_entry_type=entry, namespace=namespace
+        )
+
+
 def register_node(
     cls: C,
     flatten: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
@@ -360,12 +409,11 @@ def register_node(
                 user_location(),
             )
         take, make = own.tree_flatten, own.tree_unflatten
-    optree.register_pytree_node(
-        cast(Any, cls),
+    _register(
+        cls,
         lambda node: _parts(cls, take(node)),
-        cast(Any, make),
-        path_entry_type=optree.GetItemEntry,
-        namespace=_OWN,
+        make,
+        optree.GetItemEntry,
     )
     return cls
 
@@ -477,12 +525,11 @@ def register_with_keys(
         keys = tuple(key for key, _ in children)
         return tuple(child for _, child in children), metadata, keys
 
-    optree.register_pytree_node(
-        cast(Any, cls),
+    _register(
+        cls,
         flat,
-        cast(Any, unflatten),
-        path_entry_type=NamedEntry,
-        namespace=_OWN,
+        unflatten,
+        NamedEntry,
     )
     return cls
 
@@ -499,11 +546,10 @@ def register_static(cls: C) -> C:
     >>> leaves((Mode("fast"), 1))
     [1]
     """
-    optree.register_pytree_node(
-        cast(Any, cls),
+    _register(
+        cls,
         lambda node: ((), node),
-        lambda node, _: cast(Any, node),
-        namespace=_OWN,
+        lambda node, _: node,
     )
     return cls
 
@@ -579,12 +625,11 @@ def register_dataclass(
         given.update(zip(meta, static, strict=True))
         return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
 
-    optree.register_pytree_node(
-        cast(Any, nodetype),
+    _register(
+        nodetype,
         flat,
-        cast(Any, made),
-        path_entry_type=optree.GetAttrEntry,
-        namespace=_OWN,
+        made,
+        optree.GetAttrEntry,
     )
     return nodetype
 

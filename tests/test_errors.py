@@ -291,6 +291,24 @@ def test_a_leaked_value_names_its_function_and_line():
         trace_function(lambda y: kept[0], (X,), {})
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x[0],
+        lambda x: x[anp.arange(2)],
+        lambda x: X[x.astype(int)],
+        lambda x: x.at[0].set(1.0),
+        list,
+        lambda x: anp.broadcast_to(x, (2, 3)),
+    ],
+)
+def test_a_leaked_value_is_found_by_whatever_reads_it(use):
+    kept = []
+    af.jit(lambda x: kept.append(x * 2))(X)
+    with pytest.raises(TracerLeakError, match="has returned"):
+        use(kept[0])
+
+
 def test_a_value_traced_in_one_thread_is_a_leak_in_another():
     caught = []
 

@@ -67,13 +67,44 @@ def test_keywords_in_any_order_are_one_signature() -> None:
     calls = []
 
     @af.jit
-    def f(**kwargs: Any) -> Any:
-        calls.append(list(kwargs))
-        return kwargs["a"] - kwargs["b"]
+    def f(x: Any, a: Any, b: Any) -> Any:
+        calls.append(x)
+        return a - b + x
 
-    assert f(a=np.ones(2), b=np.zeros(2)).tolist() == [1, 1]
-    assert f(b=np.ones(2), a=np.zeros(2)).tolist() == [-1, -1]
+    for _ in range(2):
+        assert f(0, a=np.ones(2), b=np.zeros(2)).tolist() == [1, 1]
+        assert f(0, b=np.ones(2), a=np.zeros(2)).tolist() == [-1, -1]
     assert len(calls) == 1
+
+
+def in_turn(values: Any) -> Any:
+    """A number whose digits are ``values``, in the order in which they come."""
+    number = 0
+    for value in values:
+        number = number * 10 + value
+    return number
+
+
+def test_the_order_of_a_dict_is_that_of_this_call() -> None:
+    f = af.jit(lambda tree: in_turn(tree[0].values()))
+    g = af.jit(lambda **kwargs: in_turn(kwargs.values()))
+    up, down = {"a": 1, "b": 2, "c": 3}, {"c": 3, "b": 2, "a": 1}
+    for tree, digits in [(up, 123), (down, 321), (down, 321), (up, 123), (up, 123)]:
+        assert f([tree]) == digits
+        assert g(**tree) == digits
+    same = np.ones(2)
+    h = af.jit(lambda tree: {k: x * 2 for k, x in tree.items()})
+    for keys in ("ba", "ab", "ba"):
+        for _ in range(2):
+            assert list(h(dict.fromkeys(keys, same))) == list(keys)
+
+
+def test_leaves_of_unsorted_dicts_reach_their_places_in_later_calls() -> None:
+    f = af.jit(lambda d, x: (d["b"] - x, Pair(d["a"]["z"], d["a"]["y"])))
+    for k in range(3):
+        d = {"b": k + 10, "a": {"z": k + 20, "y": k + 30}}
+        first, pair = f(d, k)
+        assert (first, pair.left, pair.right) == (10, k + 20, k + 30)
 
 
 def test_a_function_without_arguments_or_without_arrays() -> None:

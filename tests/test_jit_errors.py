@@ -15,6 +15,7 @@ from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
     InPlaceError,
+    OutOfMemoryError,
     ShapeError,
     TracerLeakError,
 )
@@ -199,3 +200,23 @@ def test_static_positions_are_integers(argnums: Any) -> None:
 def test_too_few_arguments_are_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
         af.jit(lambda x, y: x + y)(X)
+
+
+@pytest.mark.parametrize(
+    ("f", "result"),
+    [
+        (lambda x: anp.arange(2**61)[x], r"iota would give i64\[2305843009213693952\]"),
+        (lambda x: anp.eye(2**32)[x, x], r"iota would give i64\[4294967296,4294967296"),
+        (lambda x: anp.ones((2**32, 2**32)).sum(), "which has 147,573,952,589,676,412"),
+        (lambda x: anp.pad(anp.ones(2), 2**62)[x], r"pad would give f64\[92233720368"),
+    ],
+)
+def test_arrays_that_64_bits_cannot_address(f: Any, result: str) -> None:
+    with pytest.raises(ShapeError, match=rf"{result}.*an array has fewer than 2\*\*63"):
+        af.jit(f)(5)
+
+
+def test_temporaries_that_no_machine_has() -> None:
+    f = af.jit(lambda x: anp.sort(anp.zeros((2**30, 2**24)) + x, axis=1)[0, 0])
+    with pytest.raises(OutOfMemoryError, match="288,230,376,151,711,744 bytes for its"):
+        f(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ ARGUMENTS = {
     "class": ((np.ones(2), np.ones(2)), Pair(np.ones(2), np.ones(2))),
     "none": ((np.ones(2), None), (np.ones(2),)),
     "keys": ({"a": np.ones(2)}, {"b": np.ones(2)}),
+    "order of keys": ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}),
 }
 
 
@@ -88,6 +90,32 @@ def test_a_strided_array_is_not_a_contiguous_one() -> None:
         np.testing.assert_array_equal(f(x), x * 2)
 
 
+@dataclass(frozen=True)
+class Scaling:
+    factor: Any
+
+
+@dataclass(frozen=True)
+class Named:
+    weights: Any = field(compare=False)
+    name: str = "one"
+    values: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def test_dataclasses_with_arrays_are_compared_by_their_own_rule() -> None:
+    seen: list[float] = []
+    f = af.jit(lambda x, c: seen.append(c.values[0]) or x, static_argnums=1)
+    for k in range(3):
+        f(1.0, Named(np.ones(2), values=np.full(2, k)))
+    assert seen == [0]
+
+
 STATIC = {
     "int and bool": (1, True),
     "int and float": (1, 1.0),
@@ -99,6 +127,8 @@ STATIC = {
     "members": ((1, 2), (True, 2)),
     "named members": (Pair(1, 2), (1, 2)),
     "sets": (frozenset({1}), frozenset({True})),
+    "fields": (Scaling(1), Scaling(1.0)),
+    "fields of fields": (Scaling((Scaling(0.0), 1)), Scaling((Scaling(-0.0), 1))),
     "strings": ("1", b"1"),
     "none": (None, 0),
 }

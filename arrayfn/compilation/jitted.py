@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from inspect import CO_VARKEYWORDS
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -243,7 +244,8 @@ class Jitted(Generic[P, R]):
         types = tuple(leaf_type(x) for x in leaves)
         backend = compiler.backend_of(leaves)
         mesh = mesh_of_block() if self._asks_mesh else None
-        key: Key = (structure, static, types, backend.name, mesh)
+        in_order = self._structure_in_order(args, kwargs)
+        key: Key = (in_order, static, types, backend.name, mesh)
         entry = self._cache.get(key)
         if entry is None:
             try:
@@ -257,7 +259,7 @@ class Jitted(Generic[P, R]):
             if compiled.asks_mesh and not self._asks_mesh:
                 # From now on, the mesh of set_mesh is a part of each key.
                 self._asks_mesh = True
-                key = (structure, static, types, backend.name, mesh_of_block())
+                key = (in_order, static, types, backend.name, mesh_of_block())
             entry = self._cache[key] = compiled
         kept_types = entry.kept_types
         arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
@@ -265,6 +267,19 @@ class Jitted(Generic[P, R]):
             return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
+
+    def _structure_in_order(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tree.TreeDef:
+        """Return the structure of the arguments, which has the order of dicts.
+
+        The function may depend on this order. It cannot see in which order keywords are
+        given unless it has a ``**`` parameter, so these are sorted.
+        """
+        code = getattr(self._compiler.function, "__code__", None)
+        if code is not None and not code.co_flags & CO_VARKEYWORDS:
+            kwargs = dict(sorted(kwargs.items()))
+        return tree.flatten_in_order((args, kwargs))[1]
 
     def _trace_and_compile(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], backend: Backend
@@ -319,7 +334,12 @@ class Jitted(Generic[P, R]):
             self._last = call
         else:
             out_tree = None if is_plain else entry.out_tree
-            self._last_by_trees = structure_shortcut(call, structure, out_tree)
+            _, in_order = tree.flatten_in_order((args, kwargs))
+            positions = tree.sorted_positions(structure, in_order)
+            if positions is not None:
+                self._last_by_trees = structure_shortcut(
+                    call, in_order, positions, out_tree
+                )
 
     def forget_last(self) -> None:
         """Drop the shortcut, so that the next call looks up its signature."""
@@ -347,7 +367,7 @@ class Jitted(Generic[P, R]):
         if inside_trace(values):
             return bound(*args, **kwargs)
         numbers = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
-        key = (static, structure, numbers)
+        key = (static, self._structure_in_order(args, kwargs), numbers)
         if key not in self._by_refs:
 
             @functools.wraps(self._compiler.function)

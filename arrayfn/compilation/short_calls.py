@@ -7,7 +7,7 @@ An executable checks itself whether its inputs fit. If they do not, it returns a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, Final
 
 from arrayfn import tree
@@ -29,27 +29,34 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
 
 
 def structure_shortcut(
-    call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
+    call: Call,
+    in_order: tree.TreeDef,
+    positions: Sequence[int],
+    out_tree: tree.TreeDef | None,
 ) -> Call:
     """Return a shortcut for calls with arguments of one structure.
 
-    It returns ``MISMATCH`` for arguments of another structure.
+    It returns ``MISMATCH`` for arguments of another structure, also if the keys of a
+    dict have another order.
 
-    ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
-    they are returned as they are.
+    ``call`` takes the leaves of ``tree.flatten``, which are at ``positions`` among
+    those of ``tree.flatten_in_order``; ``in_order`` is the structure that the latter
+    gives. The results of ``call`` are the leaves of ``out_tree``; without one they are
+    returned as they are.
 
-    >>> structure = tree.structure(((0,), {"k": 0}))
-    >>> by_name = structure_shortcut(lambda a, b: (a, b), structure, None)
+    >>> _, in_order = tree.flatten_in_order(((0,), {"k": 0}))
+    >>> by_name = structure_shortcut(lambda a, b: (a, b), in_order, [0, 1], None)
     >>> by_name((5,), {"k": 6}), by_name((5, 6), {})
     ((5, 6), 1)
     """
+    pick = None if positions == list(range(len(positions))) else itemgetter(*positions)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check the structure, call on the leaves, and rebuild the results."""
-        leaves, arguments_structure = tree.flatten((args, kwargs))
-        if arguments_structure != structure:
+        leaves, structure = tree.flatten_in_order((args, kwargs))
+        if structure != in_order:
             return MISMATCH
-        result = call(*leaves)
+        result = call(*(leaves if pick is None else pick(leaves)))
         # An int is no result, but says that nothing was run, as MISMATCH does.
         if out_tree is None or type(result) is int:
             return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,22 @@ def _typed(value: Any) -> Any:
         return type(value), frozenset(_typed(x) for x in value)
     if isinstance(value, (float, complex, np.inexact)):
         return type(value), repr(value)  # distinguishes -0.0 from 0.0
+    if _is_dataclass(value):
+        # Equal objects are told apart by the types of the numbers in their fields.
+        parts = (getattr(value, field.name) for field in fields(value) if field.compare)
+        return type(value), value, tuple(_typed(x) for x in parts if _has_types(x))
     return type(value), value
+
+
+def _is_dataclass(value: Any) -> bool:
+    """Whether ``value`` is an object of a dataclass."""
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _has_types(value: Any) -> bool:
+    """Whether ``_typed`` may tell ``value`` from an equal one."""
+    kinds = (bool, int, float, complex, np.generic, tuple, frozenset)
+    return isinstance(value, kinds) or _is_dataclass(value)
 
 
 NO_STATIC_ARGUMENTS = StaticArguments()

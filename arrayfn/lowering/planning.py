@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
+from arrayfn.errors import OutOfMemoryError, user_location
 from arrayfn.ir import Program, Var
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.memory import Lifetime, lay_out
@@ -35,6 +37,12 @@ from arrayfn.lowering.steps import (
     PlanStep,
 )
 
+MAX_WORKSPACE: Final = 1 << 48
+"""Bytes of temporaries, or of a thread's scratch memory, that no machine has.
+
+Their sum over the threads fits 64 bits.
+"""
+
 
 def make_plan(
     program: Program,
@@ -46,9 +54,16 @@ def make_plan(
 
     The kernels of ``steps`` have been printed. ``donated`` are the inputs that results
     may be written over, and ``storage`` has the array in whose memory each Var is
-    stored.
+    stored. Raises OutOfMemoryError if no machine has the memory for the temporaries.
     """
-    return _Planner(program, donated, storage).plan(steps)
+    plan = _Planner(program, donated, storage).plan(steps)
+    if max(plan.arena, plan.scratch) > MAX_WORKSPACE:
+        raise OutOfMemoryError(
+            f"{program.name} needs {plan.arena:,} bytes for its temporaries, and "
+            f"{plan.scratch:,} for each thread; no machine has these",
+            user_location(),
+        )
+    return plan
 
 
 class _Planner:

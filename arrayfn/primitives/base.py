@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
@@ -32,6 +32,7 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import (
     ArrayfnError,
     DifferentiationError,
+    ShapeError,
     SourceLocation,
     located,
     user_location,
@@ -49,6 +50,8 @@ from arrayfn.ir.builder import current_builder
 from arrayfn.records import frozen
 
 Array = np.ndarray[Any, Any]
+MAX_BYTES: Final = 1 << 63
+"""The bytes of the smallest array that is refused: offsets have 64 bits and a sign."""
 
 
 @frozen(slots=True)
@@ -421,12 +424,21 @@ class Primitive:
         """Return the output types for the operands ``inputs``, as a tuple.
 
         An error of the type rule is raised again with the user's line: ``source``, or
-        the line of the current call if ``source`` is None.
+        the line of the current call if ``source`` is None. Raises ShapeError for an
+        array of 2**63 bytes or more, which NumPy does not have either.
         """
         try:
-            return self.output_types([a.type for a in inputs], params)
+            types = self.output_types([a.type for a in inputs], params)
         except ArrayfnError as error:
             raise located(error, source or user_location()) from None
+        for type in types:
+            if type.nbytes >= MAX_BYTES:
+                raise ShapeError(
+                    f"{self.name} would give {type}, which has {type.nbytes:,} bytes; "
+                    "an array has fewer than 2**63",
+                    source or user_location(),
+                )
+        return types
 
     def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:
         """Emit an equation into the current builder; return its output or outputs.

@@ -335,9 +335,11 @@ def device_of(operands: Iterable[Any]) -> str:
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
     """Whether a function of ``operands`` must apply primitives, not call NumPy.
 
-    It must if the operation is staged, or if an operand is on a device or a key.
+    It must if the operation is staged, or if an operand is on a device, a key or a
+    Tracer. Outside of traces, a Tracer is one that was stored: the primitive raises
+    TracerLeakError.
     """
-    return is_staged(operands) or _is_any((ArrayOnDevice, Key), operands)
+    return is_staged(operands) or _is_any((ArrayOnDevice, Key, Tracer), operands)
 
 
 def _is_any(cls: type | tuple[type, ...], operands: Sequence[Any]) -> bool:
