@@ -110,8 +110,7 @@ def digitize(
     if extent < 2:
         return ascending
     # Search descending edges from the end, and count bins from the other end.
-    other = "right" if right else "left"
-    descending = extent - searchsorted(flip(bins), x, other, method=method)
+    descending = extent - searchsorted(flip(bins), x, side, method=method)
     return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
 
 

@@ -26,6 +26,8 @@ FORMULAS = [
     # Searching and counting.
     ("xp.digitize(x, np.array([-1.0, 0.0, 0.5]))", V),
     ("xp.digitize(x, np.array([0.5, 0.0, -1.0]), right=True)", V),
+    ("xp.digitize(x, np.array([3, 0, -2]))", N),
+    ("xp.digitize(x, np.array([3, 0, -2]), right=True)", N),
     ("xp.histogram(x, np.array([-1.0, 0.0, 0.5, 3.0]))", V),
     ("xp.histogram(x, 5, (-1, 1))", V),
     ("xp.histogram(x, 5)", V),
