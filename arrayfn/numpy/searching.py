@@ -192,7 +192,7 @@ def histogram_bin_edges(
     if ops.type_of_operand("histogram", bins).ndim == 1:
         return ops.same(bins)
     type = ops.type_of_operand("histogram", a)
-    dtype = ops.floating_dtype(type.dtype)
+    dtype = ops.inexact_dtype("histogram", type.dtype)
     if range is not None:
         low, high = (ops.as_array(ops.convert(v, dtype)) for v in range)
     elif type.size == 0:
