@@ -56,7 +56,7 @@ def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     successes = anp.floor(anp.subtract(k, loc))
     is_inside = (successes >= 0) & (successes < n)
     y = anp.where(is_inside, y, 0)
-    value = special.betainc(anp.where(is_inside, n - y, 1), y + 1, 1 - p)
+    value = special.betaincc(y + 1, anp.where(is_inside, n - y, 1), p)
     edge = anp.where(successes < 0, 0.0, 1.0)
     # 0 * (n + p) passes on the NaN of invalid n or p.
     return anp.where(is_inside | anp.isnan(n + p), value + 0 * (n + p), edge)

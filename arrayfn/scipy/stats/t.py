@@ -6,6 +6,7 @@ import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
+from arrayfn.scipy.stats import norm
 from arrayfn.scipy.stats._arguments import standard
 
 
@@ -16,12 +17,16 @@ def logpdf(
     """Return the logarithm of the density of the Student's distribution at x.
 
     It is -(df + 1) / 2 log(1 + z**2 / df) - log(B(df / 2, 1 / 2) sqrt(df) scale), with
-    z = (x - loc) / scale. ``df`` is the number of degrees of freedom.
+    z = (x - loc) / scale. ``df`` is the number of degrees of freedom, and an infinite
+    number gives the normal distribution.
     """
     z, scale, df = standard("t.logpdf", x, loc, scale, df)
+    is_normal = anp.isinf(df) & (df > 0)
+    df = anp.where(is_normal, 1, df)
     # gamma((df + 1) / 2) / gamma(df / 2), by beta(df / 2, 1 / 2).
     factor = -special.betaln(0.5 * df, 0.5) - 0.5 * anp.log(df)
-    return factor - anp.log(scale) - 0.5 * (df + 1) * anp.log1p(z * z / df)
+    value = factor - 0.5 * (df + 1) * anp.log1p(z * z / df)
+    return anp.where(is_normal, norm.logpdf(z), value) - anp.log(scale)
 
 
 @quiet

@@ -32,7 +32,7 @@ def _log_mass(a: Array, b: Array) -> Array:
     log_high = special.log_ndtr(anp.where(across, 0, high))
     log_low = special.log_ndtr(anp.where(across, -1, low))
     distance = log_high - log_low
-    empty = distance <= 0
+    empty = (distance <= 0) | (high <= low)
     side = log_high + nn.log1mexp(anp.where(empty, 1, distance))
     return anp.where(across, anp.log1p(-two_tails), within(~empty, side))
 
