@@ -281,6 +281,20 @@ def test_matrices_off_their_grid_are_copied_as_they_lie() -> None:
     assert af.grad(lambda x: anp.sum(x * x))(x).tolist() == (2 * x).tolist()
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">i2", ">c16"])
+def test_captured_arrays_of_another_byte_order_are_converted(dtype: str) -> None:
+    x = np.array([[1.0, 2, -3], [4, 5, 6]], dtype)
+    zeros = np.zeros(x.shape, x.dtype.newbyteorder("="))
+    for captured in (x, x[:, ::-1]):
+        result = af.jit(lambda y, captured=captured: y + captured)(zeros)
+        assert result.tolist() == captured.tolist()
+    assert anp.max(x).tolist() == x.max().tolist()
+    bits = af.lax.bitcast_convert_type(x[:1].real, np.uint8)
+    assert bits.tobytes() == x[:1].real.astype(zeros.real.dtype).tobytes()
+    assert anp.asarray(x).dtype.isnative
+    assert af.jit(anp.negative)(anp.asarray(x)).tolist() == (-x).tolist()
+
+
 def test_another_byte_order_is_an_error_that_says_so() -> None:
     with pytest.raises(ArgumentError, match="argument 0 is an array of >f8"):
         double(X.astype(">f8"))

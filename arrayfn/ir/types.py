@@ -179,15 +179,16 @@ def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
 def as_readable(x: Any) -> Any:
     """Return ``x``, or a row-major copy if kernels cannot read its elements.
 
-    Kernels count strides in elements, and need aligned elements. Fields of records, and
-    arrays that begin at an odd byte, may have neither.
+    Kernels count strides in elements, and need aligned elements in native byte order.
+    Fields of records, and arrays that begin at an odd byte, may have neither.
     """
     if not isinstance(x, np.ndarray) or _lies_on_elements(x):
         return x
-    return np.array(x, order="C")
+    return np.array(x, canonical(x.dtype), order="C")
 
 
 def _lies_on_elements(array: np.ndarray[Any, Any]) -> bool:
-    """Whether all elements are aligned, and all strides are whole elements."""
-    size = array.itemsize
-    return array.flags.aligned and not any(step % size for step in array.strides)
+    """Whether elements are aligned and native, and all strides are whole elements."""
+    if not (array.flags.aligned and array.dtype.isnative):
+        return False
+    return not any(step % array.itemsize for step in array.strides)

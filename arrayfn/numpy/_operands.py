@@ -343,7 +343,11 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
     converted, types, dtype = promoted(name, operands)
     if dtype not in dtypes.INEXACT:
         # Choose the float dtype of each operand first: int8 and int16 give float32.
-        wide, weak = dtypes.promote((floating_dtype(t.dtype), t.weak) for t in types)
+        # But a Python int makes bools int64.
+        only_bools = all(t.weak or t.dtype == dtypes.bool_ for t in types)
+        wide, weak = dtypes.promote(
+            (floating_dtype(dtype if only_bools else t.dtype), t.weak) for t in types
+        )
         converted = [convert(x, wide, weak) for x in converted]
     return broadcast(name, converted, types)
 

@@ -74,6 +74,8 @@ def asarray(
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)
+    if wanted is None and isinstance(a, np.ndarray) and not a.dtype.isnative:
+        wanted = dtypes.canonical(a.dtype)
     if copy is False:
         value = np.asarray(a, dtype=wanted, copy=False)
     else:

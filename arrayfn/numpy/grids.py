@@ -429,7 +429,9 @@ def geomspace(
     floats. Real start and stop must have the same sign. Between complex numbers, the
     phase changes too.
     """
-    first, last = (ops.as_array(v) for v in ops.floated("geomspace", start, stop))
+    wide = ops.inexact_dtype("geomspace", ops.common_dtype("geomspace", (start, stop)))
+    ends, types, _ = ops.promoted("geomspace", (start, stop), wide)
+    first, last = (ops.as_array(v) for v in ops.broadcast("geomspace", ends, types))
     is_complex = first.dtype in dtypes.COMPLEX
     one = ops.full(1, (), first.dtype)
     sign = sign_of(first) if is_complex else where(first < 0, -one, one)

@@ -45,7 +45,8 @@ from arrayfn.tracing import apply
 
 def _inexact(name: str, x: ArrayLike) -> ArrayLike:
     """Convert x to a floating-point array."""
-    return ops.as_array(ops.as_floating(name, x))
+    dtype = ops.inexact_dtype(name, ops.type_of_operand(name, x).dtype)
+    return ops.as_array(ops.convert(x, dtype))
 
 
 def trapezoid(

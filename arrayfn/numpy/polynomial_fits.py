@@ -40,7 +40,7 @@ def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     trailing = 0
     if strip_zeros:
         p, trailing = _stripped(p)
-    inexact = ops.floating_dtype(type.dtype)
+    inexact = ops.inexact_dtype("roots", type.dtype)
     wide = dtypes.complex_of(dtypes.compute_dtype(inexact))
     count = p.shape[0] - 1
     zero_roots = zeros((trailing,), wide)  # one for each trailing zero of p
@@ -103,7 +103,7 @@ def polyfit(
             f"{types[0]}, {types[1]} and {deg}",
             user_location(),
         )
-    wide = ops.floating_dtype(dtype)
+    wide = ops.inexact_dtype("polyfit", dtype)
     x, y = (ops.as_array(ops.convert(v, wide)) for v in (x, y))
     count = types[0].shape[0]
     if types[1].shape[0] != count:

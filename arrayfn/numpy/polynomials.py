@@ -129,7 +129,7 @@ def polydiv(
     needs known coefficients.
     """
     parts = _polynomials("polydiv", u, v)
-    wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
+    wide = ops.inexact_dtype("polydiv", ops.common_dtype("polydiv", parts))
     (u, v), _, dtype = ops.promoted("polydiv", parts, wide)
     m, n = u.shape[0], v.shape[0]
     if m < n:
@@ -196,7 +196,7 @@ def poly(seq_of_zeros: ArrayLike) -> Array:
     ShapeError for a matrix; give ``linalg.eigvals`` of the matrix instead.
     """
     zeros = _coefficients("poly", seq_of_zeros)
-    dtype = ops.floating_dtype(zeros.dtype)
+    dtype = ops.inexact_dtype("poly", zeros.dtype)
     zeros = ops.convert(zeros, dtype)
     value = ops.full(1, (1,), dtype)
     for k in range(zeros.shape[0]):

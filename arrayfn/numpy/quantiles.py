@@ -30,10 +30,13 @@ from arrayfn.numpy.comparison import (
     equal,
     greater,
     greater_equal,
+    isfinite,
+    isinf,
     isnan,
     less,
     logical_and,
     logical_not,
+    logical_or,
     where,
 )
 from arrayfn.numpy.creation import full
@@ -270,12 +273,14 @@ def _between(a: Array, b: Array, step: Array) -> Array:
     """Return a + (b - a) step, which is exactly b for step 1.
 
     Infinities are kept. From step 0.5 on, the sum is computed from b, so that rounding
-    errors are smallest at both ends.
+    errors are smallest at both ends. But if only one of a and b is infinite, the sum is
+    computed from the other.
     """
     difference = subtract(b, a)
     near_a = add(a, multiply(difference, step))
     near_b = subtract(b, multiply(difference, subtract(1.0, step)))
-    value = where(less(step, 0.5), near_a, near_b)
+    from_a = logical_or(logical_and(less(step, 0.5), isfinite(a)), isinf(b))
+    value = where(from_a, near_a, near_b)
     # The difference of equal infinities is NaN.
     return where(equal(a, b), a, where(equal(step, 0.0), a, value))
 

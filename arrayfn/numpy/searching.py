@@ -110,8 +110,7 @@ def digitize(
     if extent < 2:
         return ascending
     # Search descending edges from the end, and count bins from the other end.
-    other = "right" if right else "left"
-    descending = extent - searchsorted(flip(bins), x, other, method=method)
+    descending = extent - searchsorted(flip(bins), x, side, method=method)
     return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
 
 
@@ -193,7 +192,7 @@ def histogram_bin_edges(
     if ops.type_of_operand("histogram", bins).ndim == 1:
         return ops.same(bins)
     type = ops.type_of_operand("histogram", a)
-    dtype = ops.floating_dtype(type.dtype)
+    dtype = ops.inexact_dtype("histogram", type.dtype)
     if range is not None:
         low, high = (ops.as_array(ops.convert(v, dtype)) for v in range)
     elif type.size == 0:

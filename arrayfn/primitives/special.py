@@ -408,7 +408,7 @@ erfinv = elementwise(
 )
 lgamma = elementwise(
     "lgamma",
-    _scipy("gammaln"),
+    lambda x: np.where(x == -np.inf, -x, _scipy("gammaln")(x)),  # SciPy's is -inf
     [lambda x, y: digamma(x)],
     accepts=dtypes.FLOATS,
     cost=30,

@@ -525,10 +525,13 @@ def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
 def _array(value: Any) -> Any:
     """Convert ``value``, an array, scalar or Literal, to a NumPy array.
 
-    Arrays on a device, also of other libraries, are not copied to the host.
+    Arrays on a device, also of other libraries, are not copied to the host. The NumPy
+    array has the native byte order.
     """
     if type(value) is np.ndarray:
-        return value
+        if value.dtype.isnative:
+            return value
+        return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, ArrayOnDevice):
         return value
     if isinstance(value, Literal):

@@ -25,6 +25,14 @@ def test_vecdot_names_an_axis_that_one_operand_lacks() -> None:
         anp.vecdot(np.ones((2, 2, 2)), np.ones((2, 2)), axis=2)
 
 
+@pytest.mark.parametrize("pair", [(1.0, np.inf), (-np.inf, 1.0), (-np.inf, -np.inf)])
+def test_a_median_of_one_finite_number_is_infinite(pair: tuple[float, float]) -> None:
+    assert anp.median(np.array(pair)) == np.median(pair)
+    assert anp.nanmedian(np.array([*pair, np.nan])) == np.median(pair)
+    assert anp.quantile(np.array(pair), 0.25) == pair[0] + pair[1]
+    assert np.isnan(anp.median(np.array([-np.inf, np.inf])))
+
+
 @pytest.mark.parametrize("axis", range(-4, 4))
 @pytest.mark.parametrize("start", range(-4, 5))
 def test_rollaxis_moves_as_in_numpy(axis: int, start: int) -> None:

@@ -18,6 +18,7 @@ V = np.random.default_rng(2).standard_normal(7)
 W = np.sort(np.random.default_rng(4).standard_normal(9))
 N = np.random.default_rng(3).integers(-9, 9, (3, 4)).astype(np.int32)
 P = np.array([3, 0, 2, 2, 5, 3], np.int64)
+B = np.arange(1, 240, 3, np.uint8)
 HOLES = np.where(np.arange(12).reshape(3, 4) % 5 == 1, np.nan, M)
 SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -2.5, 5e-324, 1e300])
 
@@ -26,6 +27,8 @@ FORMULAS = [
     # Searching and counting.
     ("xp.digitize(x, np.array([-1.0, 0.0, 0.5]))", V),
     ("xp.digitize(x, np.array([0.5, 0.0, -1.0]), right=True)", V),
+    ("xp.digitize(x, np.array([3, 0, -2]))", N),
+    ("xp.digitize(x, np.array([3, 0, -2]), right=True)", N),
     ("xp.histogram(x, np.array([-1.0, 0.0, 0.5, 3.0]))", V),
     ("xp.histogram(x, 5, (-1, 1))", V),
     ("xp.histogram(x, 5)", V),
@@ -36,6 +39,16 @@ FORMULAS = [
     ("xp.histogram2d(x, x[::-1], 3)", V),
     ("xp.histogram2d(x, x[::-1], (2, 3), ((-1, 1), (-2, 2)), density=True)", V),
     ("xp.histogramdd(x, 2)", M),
+    ("xp.histogram(x, 7, (0, 250))", B),
+    # Integers of few bits are computed in float64.
+    ("xp.gradient(x)", B),
+    ("xp.trapezoid(x[:40], np.arange(40))", B),
+    ("xp.interp(x, x, x)", B),
+    ("xp.linalg.norm(x, 1)", B),
+    ("xp.poly(x[:3])", B),
+    ("xp.polydiv(x, x[2:4])[0]", B),
+    ("xp.polyfit(x[:5], x[:5], 1)", B),
+    ("xp.geomspace(x[1], x[2], 3)", B),
     # Grids and indices.
     ("xp.ix_(x, x[:2])", P),
     ("x[xp.ix_(np.array([], int), np.array([1, 0]))]", M),
@@ -268,6 +281,7 @@ def test_formula_of_numpy_functions_traced(text, x, traced):
         np.array([0.0, 0.0, 2.0, 0.0, 8.0, 0.0]),
         np.array([3.0]),
         np.array([1.0, 2j]),
+        np.array([1, -6, 11, -6], np.int8),
     ],
 )
 def test_roots(p, traced):

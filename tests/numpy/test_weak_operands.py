@@ -44,3 +44,13 @@ def test_float32_stays_float32_beside_a_number(call):
 def test_polyval_broadcasts_coefficients_as_numpy_does():
     p, x = np.arange(24.0).reshape(2, 3, 4), np.array([2.0, 3.0, 5.0, 7.0])
     np.testing.assert_array_equal(anp.polyval(p, x), np.polyval(p, x))
+
+
+@pytest.mark.parametrize("name", ["arctan2", "hypot", "copysign", "nextafter"])
+def test_a_python_int_makes_bools_float64(name):
+    bools = np.array([True, False])
+    expected = getattr(np, name)(bools, 3)
+    for function in (getattr(anp, name), af.jit(getattr(anp, name))):
+        result = function(bools, 3)
+        assert result.dtype == expected.dtype == np.float64
+        np.testing.assert_allclose(result, expected, rtol=1e-15)

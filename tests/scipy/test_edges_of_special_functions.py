@@ -28,6 +28,9 @@ EDGES = {
     "zetac": (BELOW_1,),
     "gammaincinv": (np.array([0, 1.0]), np.array([0, 0.3, 1])),
     "gammainccinv": (np.array([0, 1.0]), np.array([0, 0.3, 1])),
+    "lpmv": (np.arange(6), np.arange(6), np.array([-1, -0.3, 1])),
+    "erfcinv": (np.array([-1e-300, -0.5, 2.5]),),
+    "ndtri": (np.array([-1e-300, -0.5, 1.5]),),
     "betaincc": (np.array([0, 2.0]), np.array([0.3, INF]), np.array([1e-300, 0.5])),
     "pseudo_huber": (np.array([-1, 0, 1, NAN]), np.array([0, 2.0])),
     "kl_div": (np.array([0.3, INF]), np.array([0.3, INF])),
@@ -93,3 +96,38 @@ def test_quantiles_far_out():
         assert (x[2] == 0) == (y == 1e-190)  # the solution underflows
         y = np.where(x == 0, 0, y)
         np.testing.assert_allclose(special.betainc(a, b, x), y, 1e-10)
+
+
+def test_log_gamma_is_infinite_at_minus_infinity():
+    x = np.array([-INF])
+    np.testing.assert_array_equal(special.gammaln(x), [INF])
+    np.testing.assert_array_equal(af.jit(special.gammaln)(x), [INF])
+
+
+def test_digamma_is_infinite_next_to_0():
+    x = np.array([-5e-324, 5e-324])
+    np.testing.assert_array_equal(af.jit(special.digamma)(x), [INF, -INF])
+
+
+def test_complements_of_numbers_below_an_ulp_of_1_are_not_lost():
+    a, b = np.array([1e-3, 0.02, 1e-3, 1.0]), np.array([2.0, 0.5, 3.0, 1e3])
+    x = np.array([1e-20, 1e-30, 1e-15, 0.1])
+    rows = zip(a, b, x, strict=True)
+    with mp.workdps(60):
+        expected = [float(mp.betainc(*row, 1, regularized=True)) for row in rows]
+    np.testing.assert_allclose(special.betaincc(a, b, x), expected, 1e-13)
+    df, t = np.array([1e-3, 0.01, 0.01]), np.array([-1e5, 1e8, -1e12])
+    np.testing.assert_allclose(special.stdtr(df, t), sp.stdtr(df, t), 1e-13)
+    n, x = np.array([0.01, 0.3]), np.array([1e13, 1e17])
+    np.testing.assert_allclose(special.fdtr(171.0, n, x), sp.fdtr(171.0, n, x), 1e-13)
+    np.testing.assert_allclose(special.fdtrc(n, 5.0, 1 / x), sp.fdtrc(n, 5.0, 1 / x))
+
+
+def test_quantiles_of_numbers_below_an_ulp_of_1_are_not_lost():
+    y = np.array([1e-20, 1e-12, 1e-5])
+    result = special.bdtri(0, np.full(3, 50.0), y)
+    np.testing.assert_allclose(result, -np.expm1(np.log(y) / 50), 1e-14)
+    result = special.fdtri(171.0, 0.5, y)
+    np.testing.assert_allclose(result, sp.fdtri(171.0, 0.5, y), 1e-13)
+    df, p = np.array([1e3, 1e4, 100.0]), np.array([1e-12, 1e-13, 1e-10])
+    np.testing.assert_allclose(special.stdtrit(df, p), sp.stdtrit(df, p), 1e-14)

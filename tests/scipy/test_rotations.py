@@ -31,6 +31,16 @@ def test_conversions_from_a_quaternion():
     np.testing.assert_allclose(OURS.magnitude(), EXPECTED.magnitude(), atol=1e-14)
 
 
+def test_short_integers_are_computed_in_float64():
+    quaternion, angles = np.array([1, -2, 3, 5], np.int8), np.array([37, -90], np.int8)
+    for name, arguments in (
+        ("from_quat", (quaternion,)),
+        ("from_euler", ("xz", angles, True)),
+    ):
+        ours = getattr(Rotation, name)(*arguments)
+        same(ours, getattr(theirs.Rotation, name)(*arguments))
+
+
 def test_conversions_to_a_quaternion():
     same(Rotation.from_matrix(EXPECTED.as_matrix()), EXPECTED)
     same(Rotation.from_rotvec(EXPECTED.as_rotvec()), EXPECTED)

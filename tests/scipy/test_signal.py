@@ -89,6 +89,21 @@ def test_gradients_of_both_ways_agree() -> None:
         np.testing.assert_allclose(a, b, 1e-10, 1e-10)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.bool_])
+def test_short_integers_are_computed_in_float64(dtype: type) -> None:
+    x = np.random.default_rng(0).normal(0, 90, 40).astype(np.int64).astype(dtype)
+    for name, options in (
+        ("fftconvolve", (x, x)),
+        ("convolve", (x, x, "same", "fft")),
+        ("detrend", (x,)),
+        ("detrend", (x, -1, "constant")),
+    ):
+        want = getattr(scipy.signal, name)(*options)
+        result = getattr(signal, name)(*options)
+        assert result.dtype == want.dtype
+        np.testing.assert_allclose(result, want, 1e-11, 1e-11)
+
+
 def test_detrend_is_that_of_scipy() -> None:
     x = draw(3, 40) + np.arange(40)
     for options in (

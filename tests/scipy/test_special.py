@@ -207,6 +207,20 @@ def test_fresnel_integrals():
         np.testing.assert_allclose(result, expected, 1e-13, 1e-15)
 
 
+def test_fresnel_integrals_have_the_phase_of_large_numbers():
+    x = np.array([40.3, 1234.5678, 765432.1, 1e10])
+    for result, form in zip(
+        special.fresnel(x), (mpmath.fresnels, mpmath.fresnelc), strict=True
+    ):
+        np.testing.assert_allclose(result, exact(form, x), 1e-15)
+    np.testing.assert_array_equal(special.fresnel(np.array([2.0**60])), [[0.5], [0.5]])
+    slopes = [af.vmap(af.grad(lambda x, k=k: special.fresnel(x)[k]))(x) for k in (0, 1)]
+    expected = exact(lambda x: mpmath.sin(mpmath.pi * x * x / 2), x)
+    np.testing.assert_allclose(slopes[0], expected, 1e-13, 1e-15)
+    expected = exact(lambda x: mpmath.cos(mpmath.pi * x * x / 2), x)
+    np.testing.assert_allclose(slopes[1], expected, 1e-13, 1e-15)
+
+
 def test_bessel_functions_of_integer_order():
     z = np.concatenate([RNG.uniform(-60, 60, 60), [0.0, 1e-8, 300.0, np.nan]])
     result = special.bessel_jn(z, v=4)

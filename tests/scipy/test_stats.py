@@ -203,6 +203,27 @@ def test_tails_keep_their_accuracy():
     np.testing.assert_allclose(far, st.truncnorm.logpdf(9.5, 9.0, 10.0), rtol=1e-12)
 
 
+def test_infinite_bounds_and_degrees_of_freedom_are_limits():
+    a, b = np.array([-np.inf, -1.0, -np.inf]), np.array([0.0, np.inf, np.inf])
+    np.testing.assert_array_equal(stats.truncnorm.cdf(-np.inf, a, b), [0, 0, 0])
+    np.testing.assert_array_equal(stats.truncnorm.sf(np.inf, a, b), [0, 0, 0])
+    x = np.array([-np.inf, -3.0, 0.5])
+    for name in ("pdf", "logpdf"):
+        result = getattr(stats.t, name)(x, np.inf, 0.5, 2.0)
+        expected = getattr(st.norm, name)(x, 0.5, 2.0)
+        np.testing.assert_allclose(result, expected, rtol=1e-15)
+    slope = af.grad(lambda x: stats.t.logpdf(x, np.inf, 0.5, 2.0))(1.5)
+    np.testing.assert_allclose(slope, -0.25, rtol=1e-15)
+
+
+def test_probabilities_of_numbers_below_an_ulp_of_1():
+    x, b = np.array([1e-300, 1e-20]), np.array([1e-3, 2.5])
+    result = stats.beta.sf(x, 1e-3, b)
+    np.testing.assert_allclose(result, st.beta.sf(x, 1e-3, b), rtol=1e-12)
+    result = stats.binom.cdf(2, 10**12, 3e-12)  # nearly Poisson's distribution
+    np.testing.assert_allclose(result, st.poisson.cdf(2, 3.0), rtol=1e-11)
+
+
 def test_multivariate_normal():
     a = RNG.standard_normal((3, 3))
     cov, mean = a @ a.T + np.eye(3), RNG.standard_normal(3)

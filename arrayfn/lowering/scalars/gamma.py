@@ -229,10 +229,10 @@ def digamma(m: Arithmetic, x: Value) -> Value:
         w, polynomial(m, w, DIGAMMA_ASYMPTOTIC), 0.5 * inverse
     )
     result = m.select(small, series, asymptotic)
-    result = m.select(a < 2.0**-60, -inverse, result)
     # digamma(-a) = digamma(a) + 1 / a + pi cot(pi a), and cot t = -tan(t + pi/2)
     tangent = of_pi(m, "tan", m.select(a < 2.0**53, a, 0.0), quarters=1)
     reflected = (result + inverse) - PI[0] * tangent
     reflected = m.select(m.floor(a) == a, nan, reflected)
     result = m.select(x < 0.0, reflected, result)
-    return m.select(x == 0.0, with_sign_of(m, inverse, x) * -inf, result)
+    # Near 0 it is -1 / x, which may be infinite.
+    return m.select(a < 2.0**-60, -with_sign_of(m, inverse, x), result)

@@ -34,7 +34,7 @@ def _inexact(name: str, x: ArrayLike) -> Array:
     float16 and bfloat16 stay. Errors call the function ``name``.
     """
     type = ops.type_of_operand(name, x)
-    return m.as_array(x, ops.floating_dtype(type.dtype))
+    return m.as_array(x, ops.inexact_dtype(name, type.dtype))
 
 
 def _squares(x: Array) -> Array:

@@ -50,7 +50,11 @@ def convolve(
         short = min(math.prod(x.shape), math.prod(y.shape)) <= DIRECT
         method = "direct" if short or x.dtype not in dtypes.INEXACT else "fft"
     if method == "fft":
-        return fftconvolve(x, y, mode)
+        result = fftconvolve(x, y, mode)
+        if x.dtype in dtypes.INEXACT:
+            return result
+        # Round before the conversion, which wraps integers, but not floats, around.
+        return ops.convert(ops.convert(anp.rint(result), dtypes.int64), x.dtype)
     # A convolution is a correlation (``_valid``) with the reversed kernel.
     pads = _pads(y.shape, mode)
     if any(pad != (0, 0) for pad in pads):
@@ -159,7 +163,7 @@ def fftconvolve(
     array([ 3., 10.,  8.])
     """
     x, y = _operands("fftconvolve", in1, in2, mode, axes)
-    dtype = ops.floating_dtype(x.dtype)
+    dtype = ops.inexact_dtype("fftconvolve", x.dtype)
     x, y = ops.convert(x, dtype), ops.convert(y, dtype)
     ndim = len(x.shape)
     axes_or_all = (

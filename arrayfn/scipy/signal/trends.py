@@ -33,7 +33,8 @@ def detrend(
             f"detrend has the types 'linear' and 'constant', not {type!r}",
             user_location(),
         )
-    (x,) = ops.floated("detrend", data)
+    dtype = ops.inexact_dtype("detrend", ops.type_of_operand("detrend", data).dtype)
+    x = ops.convert(data, dtype)
     if type.startswith("c"):
         return anp.subtract(x, anp.mean(x, axis=axis, keepdims=True))
     position = ops.normalize_axis("detrend", axis, len(x.shape))

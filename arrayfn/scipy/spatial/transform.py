@@ -37,7 +37,7 @@ def _floats_of_length(x: ArrayLike, length: int, name: str) -> Array:
             f"{name} takes {length} numbers along the last axis, not {value.shape}",
             user_location(),
         )
-    return ops.convert(value, ops.floating_dtype(value.dtype))
+    return ops.convert(value, ops.inexact_dtype(name, value.dtype))
 
 
 def _norm(x: Array) -> Array:
@@ -170,7 +170,7 @@ class Rotation(NamedTuple):
         """
         axes, intrinsic = _axes_of(seq)
         value = anp.asarray(angles)
-        value = ops.convert(value, ops.floating_dtype(value.dtype))
+        value = ops.convert(value, ops.inexact_dtype("from_euler", value.dtype))
         value = anp.deg2rad(value) if degrees else value
         lacks_axis = len(axes) == 1 and not (value.ndim and value.shape[-1] == 1)
         value = value[..., None] if lacks_axis else value

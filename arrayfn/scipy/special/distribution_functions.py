@@ -27,19 +27,18 @@ def _where(inside: Any, value: Any, dtype: Any) -> Array:
 def betaincc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Return 1 - betainc(a, b, x), accurate for x near 1."""
     (a, b, x), dtype = in_float64("betaincc", a, b, x)
-    lower = betainc(a, b, x)
-    # All probability is at 0, and 1 - x may be rounded to 1.
-    at_zero = ((a == 0) | (b == math.inf)) & (x > 0)
-    upper = anp.where(at_zero, 1.0 - lower, betainc(b, a, 1.0 - x))
-    return ops.convert(_complement(lower, upper), dtype)
+    return ops.convert(_probability(b, a, 1.0 - x, x), dtype)
 
 
-def _complement(lower: Array, upper: Array) -> Array:
-    """Return 1 - lower, which equals ``upper`` except for rounding.
+def _probability(a: Array | float, b: Array | float, x: Array, y: Array) -> Array:
+    """Return betainc(a, b, x) for x and y = 1 - x, of which the smaller is accurate.
 
-    The subtraction is accurate for lower < 0.9, and ``upper`` is used beyond.
+    Near 1, x has lost digits of y, or all of them if it is 1. Then the result is 1 -
+    betainc(b, a, y), unless this difference is so small that it loses more digits.
     """
-    return anp.where(lower < 0.9, 1.0 - lower, upper)
+    rest = 1.0 - betainc(b, a, y)
+    by_rest = ((x > 0.5) & (rest > y)) | (x == 1)
+    return anp.where(by_rest, rest, betainc(a, b, x))
 
 
 def chdtr(v: ArrayLike, x: ArrayLike) -> Array:
@@ -147,7 +146,8 @@ def fdtr(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
     """
     (m, n, x), dtype = in_float64("fdtr", dfn, dfd, x)
     inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
-    return _where(inside, betainc(0.5 * m, 0.5 * n, _share(m, n, x)), dtype)
+    value = _probability(0.5 * m, 0.5 * n, _share(m, n, x), n / (n + m * x))
+    return _where(inside, value, dtype)
 
 
 def _share(m: Array | float, n: Array, x: Array) -> Array:
@@ -161,9 +161,8 @@ def fdtrc(dfn: ArrayLike, dfd: ArrayLike, x: ArrayLike) -> Array:
     """Return 1 - fdtr(dfn, dfd, x), accurate for large x."""
     (m, n, x), dtype = in_float64("fdtrc", dfn, dfd, x)
     inside = (m > 0) & (n > 0) & (m < math.inf) & (n < math.inf) & (x >= 0)
-    lower = betainc(0.5 * m, 0.5 * n, _share(m, n, x))
-    upper = betainc(0.5 * n, 0.5 * m, n / (n + m * x))
-    return _where(inside, _complement(lower, upper), dtype)
+    value = _probability(0.5 * n, 0.5 * m, n / (n + m * x), _share(m, n, x))
+    return _where(inside, value, dtype)
 
 
 @quiet
@@ -176,11 +175,8 @@ def stdtr(df: ArrayLike, t: ArrayLike) -> Array:
     (df, t), dtype = in_float64("stdtr", df, t)
     finite = anp.where(anp.isinf(df), 1.0, df)
     square = t * t
-    tail = 0.5 * betainc(0.5 * finite, 0.5, finite / (finite + square))
-    # Near 0 the tail is 1/2 minus a small number.
     share = _share(1.0, finite, square)  # square / (finite + square)
-    middle = 0.5 * betainc(0.5, 0.5 * finite, share)
-    tail = anp.where(tail > 0.25, 0.5 - middle, tail)
+    tail = 0.5 * _probability(0.5 * finite, 0.5, finite / (finite + square), share)
     value = anp.where(t < 0, tail, 1 - tail)
     value = anp.where(anp.isinf(df), ndtr(t), value)
     return _where(df > 0, anp.where(anp.isnan(t), t, value), dtype)

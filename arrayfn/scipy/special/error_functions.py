@@ -221,7 +221,8 @@ def _ndtri(p: Array) -> Array:
     value = anp.where(p < 0.5, x, -x)
     value = anp.where((p >= 0.25) & (p <= 0.75), middle, value)
     # Infinite at 0 and 1, and NaN outside, by an operation that checks can report.
-    ends = apply(special.erfinv, anp.where(lower > 0, 0.0, 2.0 * p - 1.0))
+    outside = anp.where(p < 0, -2.0, 2.0 * p - 1.0)
+    ends = apply(special.erfinv, anp.where(lower > 0, 0.0, outside))
     return anp.where(lower > 0, value, ends)
 
 

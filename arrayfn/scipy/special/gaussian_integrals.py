@@ -12,7 +12,7 @@ from arrayfn import dtypes
 from arrayfn.lax.special_convergence import continued_fraction, series
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.numpy.double_precision import exact_product, in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.scipy.special.error_functions import exp_of_square
 from arrayfn.tracing import apply
@@ -21,6 +21,8 @@ from arrayfn.transforms.custom import custom_jvp
 # From here on, 24 terms of the asymptotic series of Dawson's integral suffice.
 _DAWSON_BORDER = 7.0
 _FRESNEL_BORDER = 1.5  # a continued fraction replaces the power series
+# From here on, the Fresnel integrals are 1/2 in float64, and numbers multiples of 4.
+_FRESNEL_END = 2.0**54
 # exp(-x**2 / 2) is negligible from here on.
 _GAUSSIAN_END = 9.0
 # Gauss-Legendre nodes and weights on [-1, 1], for Owen's integral.
@@ -85,6 +87,13 @@ def _near(a: Array) -> tuple[Array, Array]:
     return b, 0.5 * math.pi * b * b
 
 
+def _phase(x: Array) -> Array:
+    """Return pi x**2 / 2 up to a multiple of 2 pi, without cancellation for large x."""
+    x = anp.where(anp.abs(x) < _FRESNEL_END, x, 0.0 * x)
+    square, error = exact_product(x, x)
+    return 0.5 * math.pi * (anp.remainder(square, 4.0) + error)
+
+
 def _far(a: Array) -> tuple[Array, Array]:
     """Return both Fresnel integrals, S and C, of ``a`` >= 1.5.
 
@@ -92,7 +101,7 @@ def _far(a: Array) -> tuple[Array, Array]:
     by its continued fraction (Numerical Recipes, section 6.8). Both are 1/2 at
     infinity.
     """
-    used = (a >= _FRESNEL_BORDER) & (a < math.inf)
+    used = (a >= _FRESNEL_BORDER) & (a < _FRESNEL_END)
     b = anp.where(used, a, _FRESNEL_BORDER)
     square = math.pi * b * b
     i = ops.as_array(ops.scalar(1j, dtypes.complex128))
@@ -101,12 +110,12 @@ def _far(a: Array) -> tuple[Array, Array]:
     fraction = continued_fraction(
         whole, lambda n: (-(2.0 * n - 1.0) * (2.0 * n) + 0.0 * whole, whole + 4.0 * n)
     )
-    wave = anp.exp(0.5 * i * square) * b * (1.0 - 1.0 * i) / fraction
+    wave = anp.exp(i * _phase(b)) * b * (1.0 - 1.0 * i) / fraction
     both = (0.5 + 0.5 * i) * (1.0 - wave)
-    infinite = a == math.inf
+    at_end = a >= _FRESNEL_END
     return (
-        anp.where(infinite, 0.5, anp.imag(both)),
-        anp.where(infinite, 0.5, anp.real(both)),
+        anp.where(at_end, 0.5, anp.imag(both)),
+        anp.where(at_end, 0.5, anp.real(both)),
     )
 
 
@@ -153,14 +162,14 @@ def _cosine(x: Array) -> Array:
 def _sine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return S(x) and its derivative, sin(pi x**2 / 2)."""
     (x,), (dx,) = primals, tangents
-    return _sine(x), anp.sin(0.5 * math.pi * x * x) * dx
+    return _sine(x), anp.sin(_phase(x)) * dx
 
 
 @_cosine.defjvp
 def _cosine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return C(x) and its derivative, cos(pi x**2 / 2)."""
     (x,), (dx,) = primals, tangents
-    return _cosine(x), anp.cos(0.5 * math.pi * x * x) * dx
+    return _cosine(x), anp.cos(_phase(x)) * dx
 
 
 @quiet

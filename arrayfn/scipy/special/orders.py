@@ -260,7 +260,9 @@ def _ferrers(m: Array, v: Array, x: Array) -> Array:
     sign = gammasgn(degree - order + 1.0) * (1.0 - 2.0 * anp.remainder(order, 2.0))
     reflected = value * sign * anp.exp(size)
     value = anp.where(m < 0, reflected, value)
-    # At x = -1, a fractional degree is infinite.
+    # At x = -1, the value is 0 for orders above the degree, and infinite for a
+    # fractional degree.
+    value = anp.where((x == -1) & (order > degree), 0.0, value)
     pole = (x == -1) & ~whole
     value = anp.where(pole, anp.where(m == 0, -math.inf, math.inf), value)
     return anp.where(valid, value, math.nan)

@@ -20,6 +20,7 @@ from arrayfn.lax import special_incomplete_gamma as of_gamma
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
+from arrayfn.scipy.special.distribution_functions import betaincc
 from arrayfn.scipy.special.elementary import expit
 from arrayfn.scipy.special.error_functions import ndtri
 from arrayfn.scipy.special.gamma_functions import (
@@ -161,14 +162,16 @@ def _gamma_inverse(a: Array, y: Array, tail: bool) -> Array:
     return anp.where(inside & (upper == 0), math.inf, x)
 
 
-def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
-    """Return the x with I_x(a, b) = y; NaN for y beyond 0 or 1.
+def _beta_inverse(a: Array, b: Array, y: Array, tail: bool) -> Array:
+    """Return the x with I_x(a, b) = y, or 1 - I_x(a, b) = y if ``tail``.
 
-    The unknown is the logit u of x. If y > 1/2, the equation is solved for 1 - x
-    instead, which has the parameters (b, a) and the probability 1 - y.
+    It is NaN for y outside of [0, 1]. The unknown is the logit u of x. If I_x(a, b) >
+    1/2, the equation is solved for 1 - x instead, which has the parameters (b, a).
     """
-    exchanged = y > 0.5
-    p = anp.where(exchanged, 1.0 - y, y)
+    upper = y if tail else 1.0 - y
+    lower = 1.0 - y if tail else y
+    exchanged = lower > 0.5
+    p = anp.where(exchanged, upper, lower)
     valid = (a > 0) & (a < math.inf) & (b > 0) & (b < math.inf) & (p > 0)
     c, d = anp.where(exchanged, b, a), anp.where(exchanged, a, b)
     c, d, p = (anp.where(valid, v, 0.5) for v in (c, d, p))
@@ -196,13 +199,14 @@ def _beta_inverse(a: Array, b: Array, y: Array) -> Array:
     u = _solved(equation, start, low, -low)
     u = anp.where(is_tiny, -math.inf, u)
     x = anp.where(valid, expit(anp.where(exchanged, -u, u)), math.nan)
-    x = anp.where(y == 0, 0.0, anp.where(y == 1, 1.0, x))
+    x = anp.where(lower == 0, 0.0, anp.where(upper == 0, 1.0, x))
     return anp.where((a > 0) & (b > 0) & (y >= 0) & (y <= 1), x, math.nan)
 
 
 _gammaincinv = _inverse(gammainc, lambda a, y: _gamma_inverse(a, y, tail=False))
 _gammainccinv = _inverse(gammaincc, lambda a, y: _gamma_inverse(a, y, tail=True))
-_betaincinv = _inverse(betainc, _beta_inverse)
+_betaincinv = _inverse(betainc, lambda a, b, y: _beta_inverse(a, b, y, tail=False))
+_betainccinv = _inverse(betaincc, lambda a, b, y: _beta_inverse(a, b, y, tail=True))
 
 
 @quiet
@@ -249,7 +253,7 @@ def bdtri(k: ArrayLike, n: ArrayLike, y: ArrayLike) -> Array:
     k, n = anp.floor(k), anp.floor(n)
     inside = (k >= 0) & (k < n)
     a, b = anp.where(inside, k + 1.0, 1.0), anp.where(inside, n - k, 1.0)
-    return ops.convert(anp.where(inside, _betaincinv(a, b, 1.0 - y), math.nan), dtype)
+    return ops.convert(anp.where(inside, _betainccinv(a, b, y), math.nan), dtype)
 
 
 @quiet
@@ -272,7 +276,7 @@ def fdtri(dfn: ArrayLike, dfd: ArrayLike, p: ArrayLike) -> Array:
     (m, n, p), dtype = in_float64("fdtri", dfn, dfd, p)
     # I(z) = p for z = m x / (n + m x). Of z and 1 - z the smaller is accurate.
     lower = _betaincinv(0.5 * m, 0.5 * n, p)
-    upper = _betaincinv(0.5 * n, 0.5 * m, 1.0 - p)
+    upper = _betainccinv(0.5 * n, 0.5 * m, p)
     small = lower < 0.5
     ratio = anp.where(small, lower / (1.0 - lower), (1.0 - upper) / upper)
     return ops.convert(ratio * n / m, dtype)
@@ -290,7 +294,8 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
     is_normal = df == math.inf
     d = anp.where(is_normal, 1.0, df)
     tail, c = anp.minimum(p, 1.0 - p), 0.5 * d
-    beta = anp.exp(of_beta.log_beta(c, anp.full_like(c, 0.5)))
+    half = anp.full_like(c, 0.5)
+    beta = anp.exp(of_beta.log_beta(c, half))
     # Far out the tail is (d / t**2)**c / (2 c B(c, 1/2)) (DLMF 8.17.8), and in the
     # middle t is linear in p.
     leading = 2.0 * tail * c * beta
@@ -299,8 +304,8 @@ def stdtrit(df: ArrayLike, p: ArrayLike) -> Array:
     base = anp.where(far, leading, 1.0)
     tail = anp.where(far | middle, 0.25, tail)
     # t**2 / (d + t**2) and d / (d + t**2): the smaller one is accurate.
-    of_square = betaincinv(0.5, c, 1.0 - 2.0 * tail)
-    of_d = betaincinv(c, 0.5, 2.0 * tail)
+    of_square = _betainccinv(half, c, 2.0 * tail)
+    of_d = _betaincinv(c, half, 2.0 * tail)
     near = of_square < 0.5
     z, w = anp.where(near, of_square, 0.5), anp.where(near, 0.5, of_d)
     size = anp.sqrt(d * anp.where(near, z / (1.0 - z), (1.0 - w) / w))

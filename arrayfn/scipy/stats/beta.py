@@ -85,10 +85,10 @@ def sf(
 ) -> Array:
     """Return the probability of more than x in the beta distribution.
 
-    It is the incomplete beta function of (b, a) at 1 - z.
+    It is 1 less the incomplete beta function of (a, b) at z.
     """
     z, _, a, b = standard("beta.sf", x, loc, scale, a, b)
-    return special.betainc(positive(b), positive(a), 1 - anp.clip(z, 0, 1))
+    return special.betaincc(positive(a), positive(b), anp.clip(z, 0, 1))
 
 
 @quiet

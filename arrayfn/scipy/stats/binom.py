@@ -58,7 +58,7 @@ def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     y = anp.floor(k - loc)
     is_inside = (y >= 0) & (y < n)
     failures = anp.where(is_inside, n - y, 1)
-    value = special.betainc(failures, anp.where(is_inside, y, 0) + 1, 1 - p)
+    value = special.betaincc(anp.where(is_inside, y, 0) + 1, failures, p)
     value = anp.where(is_inside, value, anp.where(y < 0, 0.0, 1.0))
     return anp.where(anp.isnan(y + n + p), math.nan, value)
 

@@ -23,13 +23,12 @@ def logpdf(
     ``df`` it is the normal distribution.
     """
     z, scale, df = standard("t.logpdf", x, loc, scale, df)
-    normal = norm.logpdf(z) - anp.log(scale)
     is_normal = df == math.inf
     df = anp.where(is_normal, 1, df)
     # gamma((df + 1) / 2) / gamma(df / 2), by beta(df / 2, 1 / 2).
     factor = -special.betaln(0.5 * df, 0.5) - 0.5 * anp.log(df)
-    value = factor - anp.log(scale) - 0.5 * (df + 1) * anp.log1p(z * z / df)
-    return anp.where(is_normal, normal, value)
+    value = factor - 0.5 * (df + 1) * anp.log1p(z * z / df)
+    return anp.where(is_normal, norm.logpdf(z), value) - anp.log(scale)
 
 
 @quiet
