@@ -105,8 +105,7 @@ def average(
         return plain, ops.full(count, plain.shape, plain.dtype)
     type, weight_type = (ops.type_of_operand("average", v) for v in (a, weights))
     if axis is not None and weight_type.shape != type.shape:
-        axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-        places = [ops.normalize_axis("average", each, type.ndim) for each in axes]
+        places = ops.each_axis("average", axis, type.ndim)
         if weight_type.shape != tuple(type.shape[place] for place in places):
             raise ShapeError(
                 f"average over axes {tuple(places)} of {type} takes weights for "

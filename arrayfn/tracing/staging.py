@@ -46,6 +46,7 @@ from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives import discrete
 from arrayfn.primitives.base import Primitive, has_effect, primitive_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.records import frozen
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
@@ -424,8 +425,7 @@ def apply_program(
             result = _stage(
                 frame, primitive, arguments, equation.params, equation.source
             )
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        environment.update(zip(equation.outputs, results, strict=True))
+        environment.update(zip(equation.outputs, as_list(result), strict=True))
     outputs = [_lookup(a, environment) for a in program.outputs]
     if frame is not None:
         return [_array(x) if isinstance(x, Literal) else x for x in outputs]
@@ -508,10 +508,9 @@ def _stage(
         result = _results(primitive, known, params)
     except ArrayfnError as error:
         raise located(error, location) from None
-    values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
-        for var, value in zip(outputs, values, strict=True)
+        for var, value in zip(outputs, as_list(result), strict=True)
     )
 
 
