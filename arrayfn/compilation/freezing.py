@@ -304,7 +304,7 @@ class _Freezer:
         """
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
-        wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
+        wide = dtypes.widest(value.type.dtype)
         # So far, the value is ``product * scale + shift``.
         scale, shift = np.ones((), wide), np.zeros((), wide)
         for step in steps:

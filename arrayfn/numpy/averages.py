@@ -13,6 +13,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir.layout import ascending
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -113,11 +114,10 @@ def average(
                 user_location(),
             )
         # Put the axes of the weights into the order of ``a``, and broadcast them.
-        order = sorted(range(len(places)), key=places.__getitem__)
-        ascending = apply(views.transpose, weights, permutation=tuple(order))
+        in_order = apply(views.transpose, weights, permutation=ascending(places))
         weights = apply(
             views.broadcast_in_dim,
-            ascending,
+            in_order,
             shape=type.shape,
             axes=tuple(sorted(places)),
         )

@@ -451,7 +451,7 @@ def _text_of(program: Program, equation: Equation) -> str:
 
 def _wide(x: Array) -> Array:
     """Convert ``x`` to float64, or to complex128 if it is complex."""
-    return x.astype(np.complex128 if x.dtype in dtypes.COMPLEX else np.float64)
+    return x.astype(dtypes.widest(x.dtype))
 
 
 def _described(

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, cast
 
 import numpy as np
@@ -30,7 +29,6 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import (
-    NO_PARAMS,
     ArrayType,
     Atom,
     Equation,
@@ -492,10 +490,8 @@ def _stage(
     are computed too, except of collectives and of equations with side effects.
     """
     atoms = tuple([frame.atom(x) for x in operands])
-    types = primitive.result_types(atoms, params, location)
-    outputs = tuple([Var(type) for type in types])
-    frozen_params = MappingProxyType(dict(params)) if params else NO_PARAMS
-    equation = Equation(primitive, atoms, frozen_params, outputs, location)
+    equation = Equation.infer(primitive, atoms, params, location)
+    outputs = equation.outputs
     frame.builder.equations.append(equation)
     # Side effects, also of a body, take place once: when the Program runs.
     unknown = frame.abstract or primitive.is_collective or has_effect(equation)
