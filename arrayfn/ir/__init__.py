@@ -15,6 +15,7 @@ from arrayfn.ir.program import (
     PrimitiveRow,
     Program,
     Var,
+    entry_of,
     programs_in,
     walk,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Program",
     "Var",
     "as_readable",
+    "entry_of",
     "joined_variance",
     "programs_in",
     "type_of",

@@ -8,7 +8,7 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -157,6 +157,11 @@ def promoted(
         for x in arrays
     ]
     return converted, types, dtype
+
+
+def is_array(x: Any) -> TypeGuard[Array]:
+    """Return whether x is an array, of NumPy, on a device or traced."""
+    return isinstance(x, (ImmutableArray, np.ndarray))
 
 
 def is_number(x: ArrayLike) -> bool:
