@@ -8,7 +8,7 @@ stays there.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -121,7 +121,7 @@ def host_array(received: dlpack.Received) -> Array:
     the last byte, the memory is a ctypes array that owns ``received``.
     """
     shape, dtype = received.shape, received.dtype
-    steps = received.strides or _row_major(shape)
+    steps = received.strides or row_major(shape)
     # The offset of the last element along each axis.
     last_offsets = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
     low = sum(min(0, end) for end in last_offsets) * dtype.itemsize
@@ -135,7 +135,7 @@ def host_array(received: dlpack.Received) -> Array:
     return np.ndarray(shape, dtype, memory, -low, strides)
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides, in elements, of a row-major array of ``shape``."""
     steps: list[int] = []
     step = 1

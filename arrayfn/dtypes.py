@@ -205,6 +205,11 @@ def complex_of(dtype: DType) -> DType:
     return _COMPLEX_OF.get(dtype, dtype)
 
 
+def widest(dtype: DType) -> DType:
+    """Return complex128 for a complex ``dtype``, else float64."""
+    return complex128 if dtype in COMPLEX else float64
+
+
 def limits(dtype: DType) -> Any:
     """Return the limits of an integer or real floating-point dtype: finfo or iinfo."""
     is_float = dtype in FLOATS or dtype in FLOAT8

@@ -32,6 +32,7 @@ from arrayfn.callbacks import pure_callback
 from arrayfn.compilation.operators import Operator
 from arrayfn.errors import ArgumentError, ArrayfnError, ShapeError, user_location
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, is_staged
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type
 from arrayfn.transforms.custom import custom_vjp
@@ -439,8 +440,7 @@ def _ufunc_results(function: Any, operands: Sequence[Any]) -> Any:
     ]
     results = function(*empty)
     result_structs = [
-        ShapeDtypeStruct((*loops, *y.shape[1:]), y.dtype)
-        for y in (results if isinstance(results, tuple) else (results,))
+        ShapeDtypeStruct((*loops, *y.shape[1:]), y.dtype) for y in as_list(results)
     ]
     return tuple(result_structs) if isinstance(results, tuple) else result_structs[0]
 

@@ -31,6 +31,7 @@ from arrayfn.errors import (
     plural,
     user_location,
 )
+from arrayfn.primitives.rules import as_list
 
 Kernel = Callable[..., None]
 Grid = int | Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
@@ -222,7 +223,7 @@ def _write(function: Any, returned: Any, results: Sequence[Any]) -> None:
 
     Raises ArgumentError if the number of results differs, ShapeError if a shape does.
     """
-    values = returned if isinstance(returned, (tuple, list)) else (returned,)
+    values = as_list(returned)
     if len(values) != len(results):
         raise ArgumentError(
             f"kernel {_name(function)} returned {plural(len(values), 'result')}, not "

@@ -131,8 +131,7 @@ def _scaled(x: Array) -> Array:
     if x.dtype not in dtypes.INEXACT:
         return x
     factor = 1 + _eps(x.dtype) ** (1 / 3)
-    wide = np.complex128 if x.dtype in dtypes.COMPLEX else np.float64
-    return np.asarray(x.astype(wide) * factor, x.dtype)
+    return np.asarray(x.astype(dtypes.widest(x.dtype)) * factor, x.dtype)
 
 
 def _eps(dtype: dtypes.DType) -> float:
@@ -151,7 +150,7 @@ def _differs(result: Array, want: Array, tolerance: bool | float) -> Array:
         return np.asarray(result != want)
     if tolerance is True:
         tolerance = _eps(want.dtype) ** 0.5
-    wide = np.complex128 if want.dtype in dtypes.COMPLEX else np.float64
+    wide = dtypes.widest(want.dtype)
     x, y = result.astype(wide), want.astype(wide)
     size = np.abs(y)
     scale = size[np.isfinite(size)].max(initial=0.0)

@@ -20,6 +20,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.options import Options
 from arrayfn.primitives.calls import operator_call
+from arrayfn.primitives.rules import as_list
 from arrayfn.records import frozen
 from arrayfn.tracing import apply, device_of
 from arrayfn.tracing.frames import current_frame
@@ -122,9 +123,7 @@ class Compiler:
         """
         operands = [*leaves, *traced.trace.captured]
         results = apply(operator_call, *operands, name=self.name, body=traced.program)
-        if not isinstance(results, tuple):
-            results = (results,)
-        return tree.unflatten(traced.out_tree, list(results))
+        return tree.unflatten(traced.out_tree, as_list(results))
 
     def _check_around(self) -> None:
         """Raise ArgumentError if only a part of what is compiled asks for checks."""

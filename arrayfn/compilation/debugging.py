@@ -23,6 +23,7 @@ from arrayfn.ir import Params, Program, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.passes.faults import INF, NAN
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import Immediate
 from arrayfn.tracing.frames import current_frame
 
@@ -229,8 +230,7 @@ def _check_results(
     kinds = _kinds()
     if not kinds or primitive.effect:
         return
-    several = results if isinstance(results, (tuple, list)) else (results,)
-    if any(_is_suspect(x, kinds) for x in several):
+    if any(_is_suspect(x, kinds) for x in as_list(results)):
         builder = ProgramBuilder(primitive.name)
         inputs = [builder.input(type_of(x).plain()) for x in operands]
         program = builder.build(builder.emit(primitive, inputs, params))

@@ -31,6 +31,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import View, has_effect, primitive_of
 from arrayfn.primitives.calls import array_of_atom
+from arrayfn.primitives.rules import as_list
 
 Array = np.ndarray[Any, Any]
 _STEPS: Final = ("mul", "div", "add", "sub")
@@ -132,8 +133,7 @@ class _Freezer:
         arrays = [array_of_atom(a, self.values) for a in equation.inputs]
         with np.errstate(all="ignore"):
             result = primitive.reference(*arrays, **equation.params)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        for var, array in zip(equation.outputs, results, strict=True):
+        for var, array in zip(equation.outputs, as_list(result), strict=True):
             self.values[var] = np.asarray(array)
 
     def capture(
@@ -304,7 +304,7 @@ class _Freezer:
         """
         axis = weights.product_axes[-1]
         value = weights.equation.outputs[0]
-        wide = np.float64 if value.type.dtype not in dtypes.COMPLEX else np.complex128
+        wide = dtypes.widest(value.type.dtype)
         # So far, the value is ``product * scale + shift``.
         scale, shift = np.ones((), wide), np.zeros((), wide)
         for step in steps:

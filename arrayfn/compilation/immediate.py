@@ -47,6 +47,7 @@ from arrayfn.primitives.control_flow import (
     limited_while,
     scan_reference,
 )
+from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
 from arrayfn.records import frozen
@@ -280,8 +281,7 @@ class _Interpreter:
             return cond_reference(*arguments, **params, run=self.evaluate)
         if isinstance(primitive.kernel, Body) and "body" in params:
             return self.evaluate(params["body"], arguments)
-        result = primitive.reference(*arguments, **params)
-        return result if isinstance(result, (tuple, list)) else (result,)
+        return as_list(primitive.reference(*arguments, **params))
 
     def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
         """Interpret a while_loop; return the last carry.

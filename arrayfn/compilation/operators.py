@@ -38,6 +38,7 @@ from arrayfn.lowering.operator_kernels import (
 )
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
+from arrayfn.primitives.rules import as_list
 from arrayfn.records import record
 from arrayfn.tracing import apply, device_of, is_staged
 from arrayfn.tracing.frames import current_frame
@@ -259,8 +260,7 @@ class Operator(Generic[P, R]):
             **({"absent": absent} if absent else {}),
             **({"shardable": True} if self.shardable else {}),
         )
-        flat = results if isinstance(results, tuple) else (results,)
-        return tree.unflatten(traced.out_tree, flat)
+        return tree.unflatten(traced.out_tree, as_list(results))
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Sort the arguments of a call into operands and static arguments.

@@ -19,6 +19,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.layout import ascending
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read
 from arrayfn.primitives import contraction, conversion, discrete, slicing, views
@@ -90,10 +91,7 @@ class Weights:
 
     def as_given(self, stored: Atom) -> Atom:
         """View ``stored``, whose axes are in ``order``, with the operand's axes."""
-        inverse = tuple(int(k) for k in np.argsort(self.order))
-        if inverse == tuple(range(len(inverse))):
-            return stored
-        return views.transpose(stored, permutation=inverse)
+        return views.with_axes_at(stored, self.order)
 
     def product(self, operand: Atom, x: Atom) -> Atom:
         """Emit the product of ``x`` and ``operand``, which replaces the weights."""
@@ -244,7 +242,7 @@ def _scaled(
     the product's axes.
     """
     factors = scales.reshape(scales.shape[: weights.first])
-    factors = factors.transpose(np.argsort(weights.product_axes))
+    factors = factors.transpose(ascending(weights.product_axes))
     spread = views.broadcast_in_dim(
         builder.constant(np.array(factors, product.type.dtype, order="C")),
         shape=product.type.shape,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from arrayfn.array_likes import row_major
 from arrayfn.records import frozen
 
 Shape = tuple[int, ...]
@@ -25,12 +26,7 @@ class RowMajor:
         >>> RowMajor().strides((2, 3, 4))
         (12, 4, 1)
         """
-        strides: list[int] = []
-        step = 1
-        for extent in reversed(shape):
-            strides.append(step)
-            step *= extent
-        return tuple(reversed(strides))
+        return row_major(shape)
 
     @override
     def __str__(self) -> str:
@@ -48,12 +44,7 @@ class ColumnMajor:
         >>> ColumnMajor().strides((2, 3, 4))
         (1, 2, 6)
         """
-        strides: list[int] = []
-        step = 1
-        for extent in shape:
-            strides.append(step)
-            step *= extent
-        return tuple(strides)
+        return row_major(shape[::-1])[::-1]
 
     @override
     def __str__(self) -> str:
@@ -104,6 +95,17 @@ def from_strides(shape: Shape, strides: Sequence[int]) -> Layout:
         ):
             return layout
     return Strided(tuple(strides))
+
+
+def ascending(axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the positions of distinct ``axes`` in ascending order of the axes.
+
+    For a permutation, this is its inverse.
+
+    >>> ascending((2, 0, 1))
+    (1, 2, 0)
+    """
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
 def transposed(layout: Layout, shape: Shape, permutation: Sequence[int]) -> Layout:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, field, replace
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -111,6 +111,12 @@ class Literal(_Frozen):
 
 
 Atom = Var | Literal
+T = TypeVar("T")
+
+
+def entry_of(atom: object, entries: Mapping[Var, T]) -> T | None:
+    """Return the entry of ``atom``; None for Literals and for Vars without one."""
+    return entries.get(atom) if isinstance(atom, Var) else None
 
 
 class PrimitiveRow(Protocol):

@@ -72,7 +72,7 @@ class Mesh:
             platform = platforms[0]
             shape = shape.shape
         sizes = tuple(map(int, shape))
-        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        names = names_in(axis_names)
         if len(sizes) != len(names) or len(set(names)) < len(names):
             raise ArgumentError(
                 f"Mesh: a mesh of shape {sizes} has {len(sizes)} different names for "
@@ -194,7 +194,7 @@ class PartitionSpec:
 
     def axes(self) -> tuple[str, ...]:
         """Return the mesh axes that the spec names, in order."""
-        return tuple(name for entry in self for name in _names(entry))
+        return tuple(name for entry in self for name in names_in(entry))
 
     def entries(self, ndim: int) -> tuple[Entry, ...]:
         """Return the mesh axes that cut each axis of an array of rank ``ndim``.
@@ -210,7 +210,7 @@ class PartitionSpec:
                 f"{plural(ndim, 'axis')}",
                 user_location(),
             )
-        cut = tuple(_names(entry) for entry in self)
+        cut = tuple(names_in(entry) for entry in self)
         return cut + ((),) * (ndim - len(self))
 
 
@@ -319,8 +319,8 @@ class NamedSharding:
         return f"{self.spec!r} on ({self.mesh})"
 
 
-def _names(entry: Any) -> Entry:
-    """Return the mesh axes that an entry of a spec names, as a tuple."""
+def names_in(entry: Any) -> Entry:
+    """Return the axes that ``entry`` names as a tuple: one name, several or None."""
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

@@ -18,6 +18,7 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn import numpy as anp
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir.sharding import names_in
 from arrayfn.lax.collective_groups import Group, Groups
 from arrayfn.primitives import collectives, conversion
 from arrayfn.primitives.base import Primitive
@@ -34,7 +35,7 @@ def axis_index(axis_name: AxisName) -> Any:
     no enclosing ``vmap`` or ``shard_map`` has an axis of that name.
     """
     index: Any = np.int32(0)
-    for name in _names(axis_name):
+    for name in names_in(axis_name):
         axis = _axis("axis_index", name)
         index = index * np.int32(axis.size) + axis.index
     return index
@@ -47,7 +48,7 @@ def axis_size(axis_name: AxisName) -> int:
     name.
     """
     size = 1
-    for name in _names(axis_name):
+    for name in names_in(axis_name):
         size *= _axis("axis_size", name).size
     return size
 
@@ -89,7 +90,7 @@ def psum(
 
         A Python number is the same for all members, so multiply it by their number.
         """
-        for name in _names(axis_name):
+        for name in names_in(axis_name):
             axis = _axis("psum", name)
             if dtypes.is_python_scalar(leaf):
                 leaf = leaf * axis.size
@@ -195,7 +196,7 @@ def all_gather(
 
     def gathered(leaf: Any) -> Any:
         """Return the leaves of all members, or of this group, along ``axis``."""
-        values = _of_all(leaf, _names(axis_name))
+        values = _of_all(leaf, names_in(axis_name))
         if group is not None:
             values = group.own(values)
         # A negative axis counts from the end of the result. If the values are stacked,
@@ -236,7 +237,7 @@ def psum_scatter(
 
     def part(leaf: Any) -> Any:
         """Sum a leaf and keep this member's part, one named axis after another."""
-        names = _names(axis_name)
+        names = names_in(axis_name)
         sizes = [_axis("psum_scatter", name).size for name in names]
         parts = _parts("psum_scatter", leaf, scatter_dimension, sizes, tiled)
         for name in names:
@@ -260,7 +261,7 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
     >>> vmap(lambda x: ppermute(x, "i", ring), axis_name="i")(np.arange(3.0))
     array([2., 0., 1.])
     """
-    names = _names(axis_name)
+    names = names_in(axis_name)
     axes = [_axis("ppermute", name) for name in names]
     size = math.prod(axis.size for axis in axes)
     pairs = [(int(a), int(b)) for a, b in perm]
@@ -333,7 +334,7 @@ def all_to_all(
     ``axis_index_groups`` is as in ``psum``. With groups, the parts go to the members of
     a group.
     """
-    names = _names(axis_name)
+    names = names_in(axis_name)
     group = _group("all_to_all", axis_name, axis_index_groups)
 
     def received(leaf: Any) -> Any:
@@ -375,7 +376,7 @@ def pvary(x: Any, axis_name: AxisName) -> Any:
 
     def marked(leaf: Any) -> Any:
         """Mark one leaf as varying along each of the named axes."""
-        for name in _names(axis_name):
+        for name in names_in(axis_name):
             leaf = _varying(leaf, name, _axis("pvary", name))
         return leaf
 
@@ -395,11 +396,6 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
             user_location(),
         )
     return pvary(x, axis_name)
-
-
-def _names(axis_name: AxisName) -> tuple[str, ...]:
-    """Return the named axes as a tuple; a string is the name of one axis."""
-    return (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
 
 
 def _axis(function: str, name: str) -> NamedAxis:
@@ -481,7 +477,7 @@ def _of_all(leaf: Any, names: Sequence[str]) -> Any:
 
 def _of_group(group: Group, leaf: Any, axis_name: AxisName) -> Any:
     """Return the leaves of the members of ``group``, stacked along a new axis 0."""
-    return group.own(_of_all(leaf, _names(axis_name)))
+    return group.own(_of_all(leaf, names_in(axis_name)))
 
 
 def _extremum(
@@ -502,7 +498,7 @@ def _extremum(
         A leaf that is not traced is the same for all members, and is returned
         unchanged.
         """
-        for name in _names(axis_name):
+        for name in names_in(axis_name):
             axis = _axis(f"p{op}", name)
             if isinstance(leaf, Tracer):
                 leaf = _over(collectives.all_reduce, leaf, name, axis, op=op)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir.layout import ascending
 from arrayfn.lax._operands import typed
 from arrayfn.lax._padding import Padding, pairs, per_axis
 from arrayfn.lax.convolution import DimensionNumbers, conv_dimension_numbers
@@ -135,7 +136,7 @@ def conv_general_dilated_local(
             user_location(),
         )
     # Batch axes in the order of the output, so that only the last two axes must move.
-    order = sorted(range(len(places)), key=lambda k: places[k])
+    order = ascending(places)
     batch = [places[k] for k in order], [own_places[k] for k in order]
     roles = (([feature], [inputs]), batch)
     product = dot_general(patches, rhs, roles, precision=precision)

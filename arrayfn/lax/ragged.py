@@ -8,6 +8,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.ir.layout import ascending
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.lax.structure import dot_general
 from arrayfn.numpy import _operands as ops
@@ -273,7 +274,7 @@ class _Product:
         if begin.ndim:
             # The axes of begin are in the order of prefix. Put them in that of lhs.
             extents = [n if a in self.prefix else 1 for a, n in enumerate(self.x.shape)]
-            order = sorted(range(len(self.prefix)), key=lambda k: self.prefix[k])
+            order = ascending(self.prefix)
             begin, end = (reshape(v.transpose(order), extents) for v in (begin, end))
         return (rows >= begin) & (rows < end)
 

@@ -9,6 +9,8 @@ and blocks that becomes is the schedule's decision.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -189,6 +191,11 @@ class Store:
 Statement = Load | Compute | Count | Reduce | Store
 
 
+def is_outer(statement: Statement) -> bool:
+    """Whether a statement runs for each row; a reduction runs for each element."""
+    return not isinstance(statement, Reduce) and statement.level == "outer"
+
+
 def is_element_store(statement: Statement) -> bool:
     """Whether a statement stores an element, not a result of a reduction."""
     return isinstance(statement, Store) and statement.level == "element"
@@ -223,6 +230,35 @@ class Nest:
     reason: str
 
     @property
+    def kept_axes(self) -> list[int]:
+        """The numbers of the kept axes."""
+        return [k for k, axis in enumerate(self.axes) if not axis.reduced]
+
+    @property
+    def reduced_axes(self) -> list[int]:
+        """The numbers of the reduced axes."""
+        return [k for k, axis in enumerate(self.axes) if axis.reduced]
+
+    @property
+    def rows(self) -> int:
+        """The number of indices of all kept axes."""
+        return self.size_along(self.kept_axes)
+
+    @property
+    def row_length(self) -> int:
+        """The number of elements of a row: of indices of all reduced axes."""
+        return self.size_along(self.reduced_axes)
+
+    def size_along(self, axes: Iterable[int]) -> int:
+        """Return the product of the extents of ``axes``."""
+        return math.prod(self.axes[k].extent for k in axes)
+
+    @property
+    def reductions(self) -> list[Reduce]:
+        """The statements that reduce, in order."""
+        return [s for s in self.statements if isinstance(s, Reduce)]
+
+    @property
     def has_computed_indices(self) -> bool:
         """Whether some load or store has index terms (gather, scatter)."""
         accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
@@ -231,7 +267,7 @@ class Nest:
     @property
     def has_totals(self) -> bool:
         """Whether some reductions run over the kept axes."""
-        return any(isinstance(s, Reduce) and s.across for s in self.statements)
+        return any(s.across for s in self.reductions)
 
     @property
     def is_in_order(self) -> bool:
@@ -239,7 +275,7 @@ class Nest:
 
         The reductions of other nests may be split and combined in another order.
         """
-        accumulated = {s.result for s in self.statements if isinstance(s, Reduce)}
+        accumulated = {s.result for s in self.reductions}
         return any(
             s.level == "element" and (bool(s.indices) or s.value in accumulated)
             for s in self.statements
@@ -249,11 +285,4 @@ class Nest:
     @property
     def stages(self) -> int:
         """The number of passes over the reduced axes that do anything."""
-        return 1 + max(
-            (
-                s.stage
-                for s in self.statements
-                if isinstance(s, Reduce) or s.level == "element"
-            ),
-            default=0,
-        )
+        return 1 + max((s.stage for s in self.statements if not is_outer(s)), default=0)

@@ -24,6 +24,7 @@ from arrayfn.lowering.kernel_ir import (
     Reduce,
     Statement,
     Store,
+    is_outer,
 )
 from arrayfn.lowering.kernel_text import (
     Integer,
@@ -120,9 +121,8 @@ class KernelPrinter(KernelText, ABC):
     parameters: tuple[Parameter, ...] = ()
 
     def __post_init__(self) -> None:
-        axes = list(enumerate(self.nest.axes))
-        self.kept_axes = [k for k, axis in axes if not axis.reduced]
-        self.reduced_axes = [k for k, axis in axes if axis.reduced]
+        self.kept_axes = self.nest.kept_axes
+        self.reduced_axes = self.nest.reduced_axes
         self.producers: dict[str, Statement] = {
             s.result.name: s for s in self.nest.statements if not isinstance(s, Store)
         }
@@ -370,28 +370,16 @@ class KernelPrinter(KernelText, ABC):
         Those ``across`` rows are left out: they accumulate over the kept axes, for each
         index of the row.
         """
-        return [
-            s
-            for s in self.nest.statements
-            if isinstance(s, Reduce) and s.stage == stage and not s.across
-        ]
+        return [s for s in self.nest.reductions if s.stage == stage and not s.across]
 
     def outer_statements(self, stage: int) -> list[Statement]:
         """Return the statements of ``stage`` that run once for each kept index."""
-        return [
-            s
-            for s in self.nest.statements
-            if not isinstance(s, Reduce) and s.level == "outer" and s.stage == stage
-        ]
+        return [s for s in self.nest.statements if is_outer(s) and s.stage == stage]
 
     def last_outer_stage(self) -> int:
         """Return the last stage with outer statements, 0 without any."""
         return max(
-            (
-                s.stage
-                for s in self.nest.statements
-                if not isinstance(s, Reduce) and s.level == "outer"
-            ),
+            (s.stage for s in self.nest.statements if is_outer(s)),
             default=0,
         )
 

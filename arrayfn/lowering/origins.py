@@ -15,7 +15,15 @@ from math import prod
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines
-from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Reduce, Statement, Store
+from arrayfn.lowering.kernel_ir import (
+    Compute,
+    Load,
+    Nest,
+    Reduce,
+    Statement,
+    Store,
+    is_outer,
+)
 from arrayfn.lowering.operations import operations_of
 from arrayfn.lowering.plan import Origin
 from arrayfn.lowering.steps import (
@@ -77,7 +85,7 @@ class Origins:
         for statement in nest.statements:
             equation = self._equation_of(statement, nest, names)
             if equation is not None:
-                times = elements if _is_element(statement) else rows
+                times = rows if is_outer(statement) else elements
                 counts = isinstance(statement, Reduce) or (
                     isinstance(statement, Compute) and statement.cost > 0
                 )
@@ -207,11 +215,6 @@ def merged(origins: Iterable[Origin]) -> tuple[Origin, ...]:
         operations = origin.operations + (previous.operations if previous else 0)
         by_line[origin.line] = replace(origin, operations=operations)
     return tuple(by_line[line] for line in sorted(by_line))
-
-
-def _is_element(statement: Statement) -> bool:
-    """Whether ``statement`` runs for each element of the reduced axes."""
-    return isinstance(statement, Reduce) or statement.level == "element"
 
 
 def _calls(steps: Iterable[PlanStep]) -> Iterator[CallStep]:

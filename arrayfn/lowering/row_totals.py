@@ -49,7 +49,7 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
         return None
     if any(nest.has_computed_indices or nest.is_in_order for nest in (rows, totals)):
         return None
-    if any(isinstance(s, Reduce) and s.across for s in rows.statements):
+    if rows.has_totals:
         return None
     merged = _Merger(rows)
     if not all(merged.add(s, totals) for s in totals.statements) or not merged.shared:

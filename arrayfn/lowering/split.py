@@ -7,7 +7,6 @@ combined in order: every thread count gives the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -41,14 +40,14 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
     combining nest reduces ``partials``, the arrays of partial results, and has the
     statements after the reductions.
     """
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
+    reduces = nest.reductions
+    kept = nest.kept_axes
     # The outermost reduced axis is cut. A kept axis inside it is one of columns.
-    cut, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
+    cut, *inner_reduced = nest.reduced_axes
     columns = [k for k in kept if k > cut][-1:]
     outer = [k for k in kept if k not in columns]
     rows = nest.axes[cut].extent
-    per_row = math.prod(nest.axes[k].extent for k in inner_reduced)
+    per_row = nest.size_along(inner_reduced)
     for k in columns:
         per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
     size = chunk_size(rows, per_row)

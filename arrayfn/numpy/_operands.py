@@ -8,7 +8,7 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -156,6 +157,11 @@ def promoted(
         for x in arrays
     ]
     return converted, types, dtype
+
+
+def is_array(x: Any) -> TypeGuard[Array]:
+    """Return whether x is an array, of NumPy, on a device or traced."""
+    return isinstance(x, (ImmutableArray, np.ndarray))
 
 
 def is_number(x: ArrayLike) -> bool:
@@ -431,6 +437,14 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     return position % ndim
 
 
+def each_axis(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
+    """Return ``axes``, an axis or several, as a list, counted from the front.
+
+    Raises AxisError, about the function ``name``, if there is no such axis of ``ndim``.
+    """
+    return [normalize_axis(name, axis, ndim) for axis in as_list(axes)]
+
+
 def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return ``axis`` as a tuple of ascending axes, counted from the front.
 
@@ -440,8 +454,7 @@ def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    entries = axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = sorted(normalize_axis(name, a, ndim) for a in entries)
+    axes = sorted(each_axis(name, axis, ndim))
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: an axis repeats in {axis}", user_location())
     return tuple(axes)
@@ -521,10 +534,9 @@ def as_shape(name: str, shape: Any) -> Shape:
 
     Raises ShapeError, about the function ``name``, for a negative extent.
     """
-    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(shape, np.ndarray) and shape.ndim == 1:
-        entries = shape.tolist()
-    extents = tuple(whole(entry) for entry in entries)
+        shape = shape.tolist()
+    extents = tuple(whole(entry) for entry in as_list(shape))
     if any(extent < 0 for extent in extents):
         raise ShapeError(
             f"{name}: negative extents are not allowed in shape {extents}",

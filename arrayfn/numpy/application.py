@@ -69,8 +69,7 @@ def apply_over_axes(
     """
     ndim = ops.type_of_operand("apply_over_axes", a).ndim
     value = ops.same(a)
-    for axis in axes if isinstance(axes, (list, tuple)) else (axes,):
-        place = ops.normalize_axis("apply_over_axes", axis, ndim)
+    for place in ops.each_axis("apply_over_axes", axes, ndim):
         value = func(value, place)
         if value.ndim == ndim - 1:
             value = expand_dims(value, place)

@@ -13,7 +13,7 @@ from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete, special
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Primitive
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import apply
 
 _LARGEST_UNROLLED_POWER = 8
 
@@ -485,7 +485,4 @@ def _number(name: str, *operands: ArrayLike) -> DType:
 
 def _signed(x: ArrayLike) -> bool:
     """Return whether the dtype of x is a signed integer's."""
-    dtype = (
-        x.dtype if isinstance(x, (ImmutableArray, np.ndarray)) else _number("abs", x)
-    )
-    return dtype in dtypes.SIGNED
+    return (x.dtype if ops.is_array(x) else _number("abs", x)) in dtypes.SIGNED

@@ -13,6 +13,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir.layout import ascending
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -105,8 +106,7 @@ def average(
         return plain, ops.full(count, plain.shape, plain.dtype)
     type, weight_type = (ops.type_of_operand("average", v) for v in (a, weights))
     if axis is not None and weight_type.shape != type.shape:
-        axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-        places = [ops.normalize_axis("average", each, type.ndim) for each in axes]
+        places = ops.each_axis("average", axis, type.ndim)
         if weight_type.shape != tuple(type.shape[place] for place in places):
             raise ShapeError(
                 f"average over axes {tuple(places)} of {type} takes weights for "
@@ -114,11 +114,10 @@ def average(
                 user_location(),
             )
         # Put the axes of the weights into the order of ``a``, and broadcast them.
-        order = sorted(range(len(places)), key=places.__getitem__)
-        ascending = apply(views.transpose, weights, permutation=tuple(order))
+        in_order = apply(views.transpose, weights, permutation=ascending(places))
         weights = apply(
             views.broadcast_in_dim,
-            ascending,
+            in_order,
             shape=type.shape,
             axes=tuple(sorted(places)),
         )

@@ -82,10 +82,7 @@ def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
     ``casting`` is one of NumPy's rules: "no", "equiv", "safe", "same_kind" or "unsafe".
     "safe" means that both promote to ``to``.
     """
-    from_dtype = (
-        from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
-    )
-    source, target = dtypes.canonical(from_dtype), dtypes.canonical(to)
+    source, target = _dtype_of(from_), dtypes.canonical(to)
     if casting != "safe":
         return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
     promoted, _ = dtypes.promote([(source, False), (target, False)])
@@ -138,16 +135,18 @@ class FloatInfo:
         return self.smallest_normal
 
 
+def _dtype_of(x: Any) -> DType:
+    """Return the dtype that x is, or that an array x has."""
+    return dtypes.canonical(x.dtype if ops.is_array(x) else x)
+
+
 def finfo(dtype: Any) -> FloatInfo:
     """Return the limits of a floating-point dtype, or of the dtype of an array.
 
     >>> finfo("float32").eps
     1.1920928955078125e-07
     """
-    dtype_like = (
-        dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
-    )
-    kind = dtypes.real_of(dtypes.canonical(dtype_like))
+    kind = dtypes.real_of(_dtype_of(dtype))
     limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
         dtype=kind,
@@ -171,12 +170,7 @@ def iinfo(int_type: Any) -> Any:
 
     The result has ``min``, ``max`` and ``bits``.
     """
-    dtype_like = (
-        int_type.dtype
-        if isinstance(int_type, (ImmutableArray, np.ndarray))
-        else int_type
-    )
-    kind = dtypes.canonical(dtype_like)
+    kind = _dtype_of(int_type)
     return dtypes.limits(kind) if kind in dtypes.INT4 else np.iinfo(kind)
 
 
@@ -199,7 +193,7 @@ def isscalar(element: Any) -> Any:
 
     The number may be Python's or NumPy's.
     """
-    if isinstance(element, (ImmutableArray, np.ndarray)):
+    if ops.is_array(element):
         return element.ndim == 0
     return isinstance(element, np.generic) or dtypes.is_python_scalar(element)
 

@@ -14,7 +14,7 @@ from arrayfn.numpy.arithmetic import multiply
 from arrayfn.numpy.linear_algebra import diagonal, dot_general
 from arrayfn.numpy.manipulation import expand_dims, squeeze, transpose
 from arrayfn.primitives import reductions as r
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import apply
 
 
 def einsum(
@@ -79,7 +79,7 @@ def einsum_path(
 
 def _stand_in(part: Any) -> Any:
     """Return a broadcast zero with the shape of ``part``, if that is an array."""
-    if isinstance(part, (ImmutableArray, np.ndarray)):
+    if ops.is_array(part):
         return np.broadcast_to(np.zeros((), np.float64), part.shape)
     return part
 

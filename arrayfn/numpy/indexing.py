@@ -8,7 +8,7 @@ smallest integer).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -216,13 +216,13 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
     """
     if isinstance(entry, slice):
         return _cut(entry, extent)
-    if isinstance(entry, (ImmutableArray, np.ndarray)):
+    if ops.is_array(entry):
         if entry.dtype not in dtypes.INTEGERS:
             raise index_error(
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )
-        return within(entry, extent, axis) if bounded else cast(Array, entry)
+        return within(entry, extent, axis) if bounded else entry
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
             f"an array is not indexed by {type(entry).__name__}; indices are integers, "
@@ -270,7 +270,7 @@ def getitem(
         inserted, taken = steps
         return getitem(getitem(x, inserted), taken, mode, fill_value)
     entries = parse(index, type.shape, bounded=mode is None)
-    arrays = [entry for entry in entries if is_array(entry)]
+    arrays = [entry for entry in entries if ops.is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):
         return np.array(x[index], order="C")  # NumPy arrays only
     if not arrays:
@@ -278,23 +278,18 @@ def getitem(
     # First apply slices and numbers (which drop their axes), as views. Axes that arrays
     # index stay whole. Then gather along these axes.
     whole = [
-        Cut(low=0, count=n, step=1, reverse=False) if is_array(entry) else entry
+        Cut(low=0, count=n, step=1, reverse=False) if ops.is_array(entry) else entry
         for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
     ]
     viewed = _basic(x, whole, type)
     axes: list[int] = []
     axis = 0
     for entry in entries:
-        if is_array(entry):
+        if ops.is_array(entry):
             axes.append(axis)
         axis += 0 if isinstance(entry, int) else 1
     place = place_of_arrays(entries)
     return _gathered(viewed, axes, arrays, place, mode, fill_value)
-
-
-def is_array(entry: Entry) -> TypeGuard[Array]:
-    """Return whether an entry of an index is an array of positions."""
-    return isinstance(entry, (ImmutableArray, np.ndarray))
 
 
 def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
@@ -359,7 +354,9 @@ def place_of_arrays(entries: Sequence[Entry]) -> int:
     numbers count as arrays here. If all of them are adjacent, the new axes stand in
     their place. Otherwise, the new axes come first.
     """
-    indexed = [k for k, e in enumerate(entries) if isinstance(e, int) or is_array(e)]
+    indexed = [
+        k for k, e in enumerate(entries) if isinstance(e, int) or ops.is_array(e)
+    ]
     if indexed[-1] - indexed[0] + 1 != len(indexed):  # not adjacent
         return 0
     return sum(not isinstance(entry, int) for entry in entries[: indexed[0]])
@@ -378,12 +375,12 @@ def index_columns(
     shape = ops.broadcast_shape(
         "indexing", [ops.type_of_operand("indexing", a).shape for a in arrays]
     )
-    array_dtypes = {a.dtype for a in arrays if is_array(a)}
+    array_dtypes = {a.dtype for a in arrays if ops.is_array(a)}
     dtype = array_dtypes.pop() if len(array_dtypes) == 1 else dtypes.int64
     columns: list[Array] = []
     for array, extent in zip(arrays, extents, strict=True):
         column = ops.convert(array, dtype)
-        if normalize and is_array(array) and dtype in dtypes.SIGNED:
+        if normalize and ops.is_array(array) and dtype in dtypes.SIGNED:
             column = from_the_front(column, extent)
         columns.append(expand_dims(broadcast_to(column, shape), -1))
     return (columns[0] if len(columns) == 1 else concatenate(columns, -1)), shape

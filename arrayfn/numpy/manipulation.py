@@ -15,6 +15,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.primitives import slicing, views
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply
 
 
@@ -62,7 +63,7 @@ def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
     Raises ShapeError if ``shape`` does not fit. ``have`` is the shape of the array, for
     the error.
     """
-    entries = shape if isinstance(shape, (tuple, list)) else (shape,)
+    entries = as_list(shape)
     extents = [ops.whole(entry) for entry in entries]
     if extents.count(-1) == 1:
         known = math.prod(extent for extent in extents if extent != -1)
@@ -127,8 +128,8 @@ def moveaxis(
     Each is an axis or several. The other axes stay in order.
     """
     ndim = ops.type_of_operand("moveaxis", a).ndim
-    sources = _several("moveaxis", source, ndim)
-    destinations = _several("moveaxis", destination, ndim)
+    sources = ops.each_axis("moveaxis", source, ndim)
+    destinations = ops.each_axis("moveaxis", destination, ndim)
     # Insert in ascending order of destinations, so that earlier ones do not move.
     order = [axis for axis in range(ndim) if axis not in sources]
     for place, axis in sorted(zip(destinations, sources, strict=True)):
@@ -145,20 +146,14 @@ def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
     return moveaxis(a, place, before - 1 if place < before else before)
 
 
-def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
-    """Return ``axes``, an axis or several, as a list, counted from the front."""
-    entries = axes if isinstance(axes, (tuple, list)) else (axes,)
-    return [ops.normalize_axis(name, axis, ndim) for axis in entries]
-
-
 def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
     """Add axes of extent 1 to ``a``, at the positions ``axis`` of the result.
 
     Raises ShapeError if a position repeats, AxisError if it is out of bounds.
     """
     type = ops.type_of_operand("expand_dims", a)
-    count = len(axis) if isinstance(axis, (tuple, list)) else 1
-    new_axes = set(_several("expand_dims", axis, type.ndim + count))
+    count = len(as_list(axis))
+    new_axes = set(ops.each_axis("expand_dims", axis, type.ndim + count))
     old_axes = tuple(k for k in range(type.ndim + count) if k not in new_axes)
     if len(old_axes) != type.ndim:
         raise ShapeError(f"expand_dims: an axis repeats in {axis}", user_location())

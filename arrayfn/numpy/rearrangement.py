@@ -23,6 +23,7 @@ from arrayfn.numpy.manipulation import (
     swapaxes,
 )
 from arrayfn.primitives import views
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import ImmutableArray, apply
 
 
@@ -131,7 +132,7 @@ def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
 
     If ``reps`` has more entries than A has axes, A gets leading axes.
     """
-    counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
+    counts = as_list(reps)
     shape = list(ops.type_of_operand("tile", A).shape)
     ndim = max(len(shape), len(counts))
     shape = [1] * (ndim - len(shape)) + shape

@@ -19,6 +19,7 @@ from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.manipulation import moveaxis, ravel
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.primitives import sorting as primitives
+from arrayfn.primitives.rules import as_list
 from arrayfn.tracing import apply
 
 
@@ -106,7 +107,7 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
 
     ``kth`` is a position or several, on an axis of ``extent``.
     """
-    for k in kth if isinstance(kth, (list, tuple)) else (kth,):
+    for k in as_list(kth):
         if not -extent <= ops.whole(k) < extent:
             raise ShapeError(
                 f"{name}: kth={k} is out of bounds for an axis of extent {extent}",

@@ -30,7 +30,6 @@ from arrayfn.numpy.indexing import (
     cuts_of,
     getitem,
     index_columns,
-    is_array,
     parse,
     place_of_arrays,
     without_bools,
@@ -291,7 +290,7 @@ class IndexedUpdate:
             new = updates if combine is None else combine(self._x, updates)
             return _where_masked(self._x, mask, updates, new)
         entries = parse(self._index, type.shape, bounded=mode is None)
-        arrays = [entry for entry in entries if is_array(entry)]
+        arrays = [entry for entry in entries if ops.is_array(entry)]
         known = not is_made_of_equations((self._x, updates, *arrays))
         if known and not (arrays and mode):
             return _changed_copy(self._x, self._index, updates, in_place)
@@ -337,7 +336,7 @@ def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
     shape = ops.type_of_operand("at", x).shape
     bounded = _checked(mode, _WRITTEN) is None
     axes = [e for e in parse(index, shape, bounded) if e is not None]
-    arrays = [(e, n) for e, n in zip(axes, shape, strict=True) if is_array(e)]
+    arrays = [(e, n) for e, n in zip(axes, shape, strict=True) if ops.is_array(e)]
     if all(math.prod(ops.type_of_operand("at", e).shape) <= 1 for e, _ in arrays):
         return True
     return bounded and _all_differ([e for e, _ in arrays], [n for _, n in arrays])
@@ -574,7 +573,7 @@ def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
     ``positions`` has an array of positions for each indexed axis; they broadcast.
     ``extents`` are those of the axes, from whose end negative positions count.
     """
-    known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
+    known = [known_value(p) if ops.is_array(p) else np.asarray(p) for p in positions]
     if any(value is None for value in known):
         return False
     if 0 in extents:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var, entry_of
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.reads import is_zeros
 from arrayfn.primitives import contraction
@@ -186,14 +186,14 @@ class _Scan:
         products: dict[int, Equation] = {}
         for number, (value, _) in enumerate(self.carry):
             total = self.body.outputs[number]
-            addition = definitions.get(total) if isinstance(total, Var) else None
+            addition = entry_of(total, definitions)
             if addition is None or addition.primitive is not e.add:
                 continue
             if value not in addition.inputs:
                 continue
             # ``value + value`` has no other term.
             (term,) = [a for a in addition.inputs if a is not value] or [value]
-            product = definitions.get(term) if isinstance(term, Var) else None
+            product = entry_of(term, definitions)
             is_used_once = all(uses[a] == 1 for a in (value, total, term))
             if product is None or not is_used_once or not _is_large(product):
                 continue

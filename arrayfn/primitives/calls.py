@@ -23,6 +23,7 @@ from arrayfn.primitives.base import (
     Sample,
     primitive_of,
 )
+from arrayfn.primitives.rules import as_list
 
 
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
@@ -39,8 +40,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
             result = primitive.reference(*arguments, **equation.params)
         except ArrayfnError as error:
             raise located(error, equation.source) from None
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        environment.update(zip(equation.outputs, results, strict=True))
+        environment.update(zip(equation.outputs, as_list(result), strict=True))
     return [array_of_atom(a, environment) for a in program.outputs]
 
 

@@ -21,6 +21,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation
+from arrayfn.ir.layout import Shape, ascending
 from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives.base import (
     Array,
@@ -97,6 +98,14 @@ def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
     return tuple(axis for axis in range(ndim) if axis not in (*contract, *batch))
 
 
+def product_shape(x: Shape, y: Shape, contract: AxesPair, batch: AxesPair) -> Shape:
+    """Return the shape of the product of arrays of the shapes ``x`` and ``y``."""
+    shape = [x[axis] for axis in batch[0]]
+    for extents, *axes in zip((x, y), contract, batch, strict=True):
+        shape += [extents[axis] for axis in free_axes(len(extents), *axes)]
+    return tuple(shape)
+
+
 def _types(
     x: ArrayType,
     y: ArrayType,
@@ -131,12 +140,10 @@ def _types(
                     f"dot_general: {role} axes differ: axis {a} of {x} has extent "
                     f"{x.shape[a]}, axis {b} of {y} has {y.shape[b]}"
                 )
-    shape = [x.shape[axis] for axis in batch[0]]
-    shape += [x.shape[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
-    shape += [y.shape[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
+    shape = product_shape(x.shape, y.shape, contract, batch)
     if preferred_element_type is None:
         return x.with_shape(shape)
-    return ArrayType(tuple(shape), preferred_element_type)
+    return ArrayType(shape, preferred_element_type)
 
 
 def _check_dtypes(x: ArrayType, y: ArrayType, preferred: DType | None) -> None:
@@ -269,12 +276,8 @@ def _cotangent(
         value = conversion.convert(value, operand_type.dtype)
     # The axes of value are: batch, this operand's free axes, then the contracted ones
     # in the order that they have in the other operand.
-    order = sorted(range(len(contract[1])), key=lambda k: contract[1][k])
-    current_axes = (*batch[0], *free, *(contract[0][k] for k in order))
-    permutation = tuple(current_axes.index(axis) for axis in range(operand_type.ndim))
-    if permutation == tuple(range(operand_type.ndim)):
-        return value
-    return views.transpose(value, permutation=permutation)
+    contracted = (contract[0][k] for k in ascending(contract[1]))
+    return views.with_axes_at(value, (*batch[0], *free, *contracted))
 
 
 def _batch(

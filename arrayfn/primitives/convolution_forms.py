@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, ascending
 from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Factors
@@ -248,8 +248,7 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     windows_contract = tuple(position[a] for a in contracted_axes)
     windows_batch = tuple(position[a] for a in (*groups, *batched))
     # dot_general keeps the order of free axes. These are the output's axes for them.
-    kernel_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
-    of_kernel = [out[INNER][k] for k in kernel_order]
+    of_kernel = [out[INNER][k] for k in ascending(rhs[OUTER])]
     of_windows = [output_axis[a] for a in order if a in other_free]
     of_batch = [output_axis[a] for a in (*groups, *batched)]
     if swapped:
@@ -259,22 +258,14 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
             contract=(kernel_contract, windows_contract),
             batch=(kernel_batch, windows_batch),
         )
-        return _in_output_order(value, [*of_batch, *of_kernel, *of_windows])
+        return views.with_axes_at(value, [*of_batch, *of_kernel, *of_windows])
     value = contraction.dot_general(
         windows,
         w,
         contract=(windows_contract, kernel_contract),
         batch=(windows_batch, kernel_batch),
     )
-    return _in_output_order(value, [*of_batch, *of_windows, *of_kernel])
-
-
-def _in_output_order(value: Atom, output_axes: Sequence[int]) -> Atom:
-    """Transpose ``value`` so that its axis k becomes axis ``output_axes[k]``."""
-    permutation = tuple(output_axes.index(k) for k in range(len(output_axes)))
-    if permutation == tuple(range(len(output_axes))):
-        return value
-    return views.transpose(value, permutation=permutation)
+    return views.with_axes_at(value, [*of_batch, *of_windows, *of_kernel])
 
 
 def _innermost(

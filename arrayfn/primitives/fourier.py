@@ -91,10 +91,8 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
             f"the last axis, but was given {x}"
         )
     if kind == "rfft":
-        result_dtype = (
-            dtypes.complex64 if x.dtype == dtypes.float32 else dtypes.complex128
-        )
-        return ArrayType((*x.shape[:-1], length // 2 + 1), result_dtype)
+        shape = (*x.shape[:-1], length // 2 + 1)
+        return ArrayType(shape, dtypes.complex_of(x.dtype))
     if kind == "irfft":
         return ArrayType((*x.shape[:-1], length), dtypes.real_of(x.dtype))
     return x.with_shape(x.shape)

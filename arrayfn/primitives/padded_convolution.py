@@ -26,7 +26,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, ascending
 from arrayfn.primitives import conversion, families, slicing
 from arrayfn.primitives.base import (
     Array,
@@ -230,7 +230,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
         result_array = arrays[gives]
     order = [axis for role in params[ROLES[gives]] for axis in role]
     result_array = result_array.reshape([result.shape[axis] for axis in order])
-    return np.ascontiguousarray(result_array.transpose(np.argsort(order))).astype(
+    return np.ascontiguousarray(result_array.transpose(ascending(order))).astype(
         result.dtype
     )
 

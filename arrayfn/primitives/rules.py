@@ -30,9 +30,9 @@ from arrayfn.primitives.base import (
 Axes = tuple[int, ...]
 
 
-def as_list(result: Any) -> list[Atom]:
-    """Return the result of a primitive, one Atom or several, as a list."""
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+def as_list(values: Any) -> list[Any]:
+    """Return one value, or a tuple or list of several, as a list."""
+    return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
 def not_linear(operands: Operands) -> list[Atom]:

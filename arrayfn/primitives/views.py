@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, ascending
 from arrayfn.primitives import conversion, emitters, factors, families
 from arrayfn.primitives.base import (
     LINEAR,
@@ -83,12 +83,7 @@ def _transpose_axes(
     x: ArrayType, *, permutation: tuple[int, ...]
 ) -> tuple[AxisMap, ...]:
     """Return the index map: input axis i is output axis ``permutation.index(i)``."""
-    return tuple(AxisMap(permutation.index(axis)) for axis in range(x.ndim))
-
-
-def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
-    """Return the permutation that undoes ``permutation``."""
-    return tuple(int(i) for i in np.argsort(permutation))
+    return tuple(map(AxisMap, ascending(permutation)))
 
 
 transpose = Primitive(
@@ -100,7 +95,7 @@ transpose = Primitive(
     kernel=View(_transpose_axes),
     jvp=LINEAR,
     transpose=transposed_first(
-        lambda ct, type, permutation: transpose(ct, permutation=_inverse(permutation))
+        lambda ct, type, permutation: transpose(ct, permutation=ascending(permutation))
     ),
     batch=batched_along(
         lambda x, permutation: transpose(x, permutation=(0, *shifted(permutation)))
@@ -114,6 +109,14 @@ transpose = Primitive(
 
 
 # broadcast_in_dim
+
+
+def with_axes_at(x: Atom, positions: Sequence[int]) -> Atom:
+    """Transpose ``x`` so that its axis k becomes axis ``positions[k]``."""
+    permutation = ascending(positions)
+    if permutation == tuple(range(len(positions))):
+        return x
+    return transpose(x, permutation=permutation)
 
 
 def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> ArrayType:

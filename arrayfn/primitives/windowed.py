@@ -297,9 +297,7 @@ def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     order = [*kept, *geometry.axes]
     windows = views.reshape(windows, shape=windows.type.shape[:ndim])
-    windows = views.transpose(
-        windows, permutation=tuple(order.index(axis) for axis in range(ndim))
-    )
+    windows = views.with_axes_at(windows, order)
     config = [(0, 0, 0)] * ndim
     for axis, stride in zip(geometry.axes, geometry.strides, strict=True):
         count = windows.type.shape[axis]

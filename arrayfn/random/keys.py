@@ -15,7 +15,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import random_bits, views
-from arrayfn.tracing import ImmutableArray, Key, apply
+from arrayfn.tracing import Key, apply
 
 _WORDS = 2  # 32-bit words of a key
 _WORD_LIMIT = 2**32
@@ -149,7 +149,7 @@ def as_key(name: str, given: Any) -> Key:
     """
     if isinstance(given, Key):
         return given
-    if isinstance(given, (ImmutableArray, np.ndarray)):
+    if ops.is_array(given):
         return wrap_key_data(given)
     raise ArgumentError(
         f"random.{name} takes a key first, not {type(given).__name__}; make one with "

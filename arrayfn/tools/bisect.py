@@ -21,7 +21,7 @@ from arrayfn import dtypes, tree
 from arrayfn.backends.base import Backend, Executable
 from arrayfn.backends.registry import choose
 from arrayfn.errors import SourceLocation, readable_file
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var, entry_of
 from arrayfn.ir.format import equation_lines, format_program
 from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -451,7 +451,7 @@ def _text_of(program: Program, equation: Equation) -> str:
 
 def _wide(x: Array) -> Array:
     """Convert ``x`` to float64, or to complex128 if it is complex."""
-    return x.astype(np.complex128 if x.dtype in dtypes.COMPLEX else np.float64)
+    return x.astype(dtypes.widest(x.dtype))
 
 
 def _described(
@@ -470,7 +470,7 @@ def _described(
     definitions = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"
-        definition = definitions.get(atom) if isinstance(atom, Var) else None
+        definition = entry_of(atom, definitions)
         has_infinity = x.dtype in dtypes.INEXACT and np.isinf(_wide(x)).any()
         if definition is not None and has_infinity:
             text += f" of {_text_of(program, definition)} ({definition.source}),"

@@ -326,7 +326,7 @@ def _error(result: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
     to that of ``exact``, and the largest error in units of the last place. Where both
     have the same infinity, or both have NaN, the error is 0.
     """
-    wide = np.complex128 if result.dtype in dtypes.COMPLEX else np.float64
+    wide = dtypes.widest(result.dtype)
     one, other = np.asarray(result, wide), np.asarray(exact, wide)
     with np.errstate(all="ignore"):
         same = (one == other) | ((one != one) & (other != other))

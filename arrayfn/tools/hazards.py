@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.errors import SourceLocation, readable_file
-from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir import Atom, Equation, Literal, Program, Var, entry_of
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import View, primitive_of
 from arrayfn.records import frozen
@@ -253,7 +253,7 @@ def _is_squares(atom: Atom, definitions: dict[Var, Equation]) -> bool:
         return True
     if primitive.name == "mul":
         one, other = equation.inputs
-        definition = definitions.get(other) if isinstance(other, Var) else None
+        definition = entry_of(other, definitions)
         if definition is not None and definition.primitive.name == "conj":
             other = definition.inputs[0]
         return one is other

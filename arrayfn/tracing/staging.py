@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, cast
 
 import numpy as np
@@ -30,7 +29,6 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import (
-    NO_PARAMS,
     ArrayType,
     Atom,
     Equation,
@@ -46,6 +44,7 @@ from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives import discrete
 from arrayfn.primitives.base import Primitive, has_effect, primitive_of
+from arrayfn.primitives.rules import as_list
 from arrayfn.records import frozen
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
@@ -426,8 +425,7 @@ def apply_program(
             result = _stage(
                 frame, primitive, arguments, equation.params, equation.source
             )
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        environment.update(zip(equation.outputs, results, strict=True))
+        environment.update(zip(equation.outputs, as_list(result), strict=True))
     outputs = [_lookup(a, environment) for a in program.outputs]
     if frame is not None:
         return [_array(x) if isinstance(x, Literal) else x for x in outputs]
@@ -494,10 +492,8 @@ def _stage(
     are computed too, except of collectives and of equations with side effects.
     """
     atoms = tuple([frame.atom(x) for x in operands])
-    types = primitive.result_types(atoms, params, location)
-    outputs = tuple([Var(type) for type in types])
-    frozen_params = MappingProxyType(dict(params)) if params else NO_PARAMS
-    equation = Equation(primitive, atoms, frozen_params, outputs, location)
+    equation = Equation.infer(primitive, atoms, params, location)
+    outputs = equation.outputs
     frame.builder.equations.append(equation)
     # Side effects, also of a body, take place once: when the Program runs.
     unknown = frame.abstract or primitive.is_collective or has_effect(equation)
@@ -510,10 +506,9 @@ def _stage(
         result = _results(primitive, known, params)
     except ArrayfnError as error:
         raise located(error, location) from None
-    values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
-        for var, value in zip(outputs, values, strict=True)
+        for var, value in zip(outputs, as_list(result), strict=True)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrayfn.errors import ArrayfnError, located
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var, entry_of
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
@@ -124,7 +124,7 @@ def _emit_batched(
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:
         builder.source = equation.source
-        operand_dims = [_dim(a, mapped) for a in equation.inputs]
+        operand_dims = [entry_of(a, mapped) for a in equation.inputs]
         if all(dim is None for dim in operand_dims) and not _is_over(
             equation, axis.name
         ):
@@ -138,7 +138,7 @@ def _emit_batched(
         values.update(zip(equation.outputs, outputs, strict=True))
         mapped.update(zip(equation.outputs, output_dims, strict=True))
     outputs = [rename(a, values) for a in program.outputs]
-    return outputs, [_dim(a, mapped) for a in program.outputs]
+    return outputs, [entry_of(a, mapped) for a in program.outputs]
 
 
 def _apply_rule(
@@ -190,8 +190,3 @@ def _is_over(equation: Equation, name: str | None) -> bool:
 def _hides(equation: Equation, name: str | None) -> bool:
     """Whether ``name`` means an axis of a mesh inside ``equation``, a shard_map."""
     return name in equation.params.get("axis_names", ())
-
-
-def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:
-    """Return the mapped axis of ``atom``, or None."""
-    return mapped.get(atom) if isinstance(atom, Var) else None

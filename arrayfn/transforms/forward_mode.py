@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from arrayfn.errors import ArrayfnError, DifferentiationError, located
-from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var, entry_of
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
@@ -85,7 +85,7 @@ def push_forward(
     }
     for equation in program.equations:
         builder.source = equation.source
-        operand_tangents = [_tangent(a, varies) for a in equation.inputs]
+        operand_tangents = [entry_of(a, varies) for a in equation.inputs]
         if all(t is None for t in operand_tangents):
             emit(equation, values)
             continue
@@ -99,7 +99,7 @@ def push_forward(
         pairs = zip(equation.outputs, results, strict=True)
         varies.update((var, t) for var, t in pairs if t is not None)
     outputs = [rename(a, values) for a in program.outputs]
-    return outputs, [_tangent(a, varies) for a in program.outputs]
+    return outputs, [entry_of(a, varies) for a in program.outputs]
 
 
 def _differentiated(
@@ -152,8 +152,3 @@ def _apply_rule(
         )
     assert not isinstance(primitive.jvp, (JvpWithOutputs, OverPrograms))
     return primitive.jvp(primals, outputs, tangents, **equation.params)
-
-
-def _tangent(atom: Atom, varies: dict[Var, Atom]) -> Atom | None:
-    """Return the tangent of ``atom`` from ``varies``; None (zero) if it has none."""
-    return varies.get(atom) if isinstance(atom, Var) else None

@@ -11,6 +11,7 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import ArrayType, Program
+from arrayfn.ir.sharding import names_in
 from arrayfn.tracing import Key, apply_program
 from arrayfn.transforms.arguments import (
     check_function,
@@ -56,13 +57,7 @@ def vmap(
     """
     check_function("vmap", fun)
     _check_in_axes(in_axes)
-    mesh_axes = (
-        ()
-        if spmd_axis_name is None
-        else (spmd_axis_name,)
-        if isinstance(spmd_axis_name, str)
-        else tuple(spmd_axis_name)
-    )
+    mesh_axes = names_in(spmd_axis_name)
 
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

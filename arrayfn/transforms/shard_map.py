@@ -12,7 +12,7 @@ from arrayfn import tree
 from arrayfn.errors import ArgumentError, ArrayfnError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Literal, Mesh, PartitionSpec, Program
 from arrayfn.ir.builder import ProgramBuilder
-from arrayfn.ir.sharding import check_spec
+from arrayfn.ir.sharding import check_spec, names_in
 from arrayfn.primitives import shard_map as row
 from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.shard_map_alone import OneDevice
@@ -181,7 +181,7 @@ def _own_axes(
     They are the axes in ``axis_names``, or all if that is empty, without ``around``,
     the axes of enclosing shard_maps. Raises ArgumentError for an unknown name.
     """
-    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    names = names_in(axis_names)
     unknown = [name for name in names if name not in mesh.axis_names]
     if unknown:
         raise ArgumentError(

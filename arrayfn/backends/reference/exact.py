@@ -15,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.dtypes import DType
-from arrayfn.primitives.contraction import free_axes
+from arrayfn.lowering.scalars.arithmetic import two_sum
+from arrayfn.lowering.scalars.numpy_arithmetic import two_product
+from arrayfn.primitives.contraction import free_axes, product_shape
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...]
@@ -23,7 +25,6 @@ AxesPair = tuple[Axes, Axes]
 
 _SHORT: Final = 1 << 12  # elements that math.fsum adds
 _BLOCK: Final = 1 << 20  # products of a contraction that are held at a time
-_SPLIT: Final = 134217729.0  # 2**27 + 1: Dekker's constant for float64
 
 
 def reduce_sum(x: Array, *, axes: Axes) -> Array:
@@ -61,7 +62,7 @@ def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
             high, low = moved.copy(), np.zeros_like(moved)
             step = 1
             while step < high.shape[-1]:
-                total, lost = _two_sum(high[..., step:], high[..., :-step])
+                total, lost = two_sum(high[..., step:], high[..., :-step])
                 low[..., step:] = low[..., step:] + low[..., :-step] + lost
                 high[..., step:] = total
                 step *= 2
@@ -89,9 +90,7 @@ def dot_general(
     dtype = preferred_element_type or x.dtype
     left = _as_matrices(x.astype(dtype), batch[0], contract[0])
     right = _as_matrices(y.astype(dtype), batch[1], contract[1])
-    shape = [x.shape[axis] for axis in batch[0]]
-    shape += [x.shape[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
-    shape += [y.shape[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
+    shape = product_shape(x.shape, y.shape, contract, batch)
     return np.asarray(_product(left, right), dtype).reshape(shape)
 
 
@@ -132,30 +131,14 @@ def _product(left: Array, right: Array) -> Array:
     return result
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the rounded sum ``a + b`` and its exact rounding error (Knuth)."""
-    total = a + b
-    b_in_total = total - a
-    return total, (a - (total - b_in_total)) + (b - b_in_total)
-
-
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the rounded product ``a * b`` and its exact rounding error (Dekker).
+    """Return the rounded product ``a * b`` and its exact rounding error.
 
     The error is 0 where the product is not finite.
     """
     with np.errstate(all="ignore"):
-        product = a * b
-        (a1, a2), (b1, b2) = _halves(a), _halves(b)
-        lost = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+        product, lost = two_product(a, b)
         return product, np.where(np.isfinite(lost), lost, 0.0)
-
-
-def _halves(x: Array) -> tuple[Array, Array]:
-    """Split ``x`` into a sum of two numbers of 26 bits (Dekker)."""
-    scaled = _SPLIT * x
-    high = scaled - (scaled - x)
-    return high, x - high
 
 
 def _sum_rows(high: Array, low: Array) -> Array:
@@ -174,7 +157,7 @@ def _sum_rows(high: Array, low: Array) -> Array:
             return np.array([_fsum([*a, *b], numpy_sum) for a, b, numpy_sum in rows])
         while count > 1:
             half = count // 2
-            total, lost = _two_sum(high[:, :half], high[:, half : 2 * half])
+            total, lost = two_sum(high[:, :half], high[:, half : 2 * half])
             rest = low[:, :half] + low[:, half : 2 * half] + lost
             if count % 2:  # the last column has no partner
                 total = np.concatenate((total, high[:, -1:]), axis=1)

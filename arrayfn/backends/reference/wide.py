@@ -21,6 +21,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.primitives.control_flow import limited_while
+from arrayfn.primitives.rules import as_list
 
 Array = np.ndarray[Any, Any]
 
@@ -175,9 +176,9 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
                 x.astype(d) for x, d in zip(operands, input_dtypes, strict=True)
             ]
         results = reference(*converted, **params)
-        arrays = list(results) if isinstance(results, (tuple, list)) else [results]
         arrays = [
-            np.asarray(x).astype(t.dtype) for x, t in zip(arrays, types, strict=True)
+            np.asarray(x).astype(t.dtype)
+            for x, t in zip(as_list(results), types, strict=True)
         ]
         if hooks is None:
             return arrays

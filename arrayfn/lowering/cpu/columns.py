@@ -169,11 +169,11 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         """
         outer, reduced, inner = _column_axes(self)
         width = self.nest.axes[inner].extent
-        height = math.prod(self.nest.axes[k].extent for k in reduced)
+        height = self.nest.row_length
         # A value that is kept for later stages would need scratch memory for all
         # elements of the column block. So values are computed again.
         self.plan_stages(keep=False)
-        blocks = math.prod(self.nest.axes[k].extent for k in outer)
+        blocks = self.nest.size_along(outer)
         size = columns_per_item(self.nest, blocks, width, height)
         variables = self.open_blocks(outer, inner, size)
         self.grain = grain_of(self.nest, min(width, size) * height)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import field
 
 from typing_extensions import override
@@ -45,9 +44,7 @@ class InlinePrinter(StagedPrinter):
         """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
         # Choose memory for a row's values that later stages read.
-        self.choose_storage(
-            math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
-        )
+        self.choose_storage(self.nest.row_length)
         variables: dict[int, str] = {}
         kept_loops = [self.open_axis(axis, variables) for axis in self.kept_axes]
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):

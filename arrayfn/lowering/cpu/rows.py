@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Final
@@ -174,11 +173,10 @@ class RowsPrinter(BlockedRowsPrinter):
     @override
     def body(self) -> None:
         """Print a loop over rows, and in it the stages of a row."""
-        kept, reduced = self.kept_axes, self.reduced_axes
-        length = math.prod(self.nest.axes[k].extent for k in reduced)
+        kept, length = self.kept_axes, self.nest.row_length
         self.plan_stages()
         self.choose_storage(length)
-        self.items = math.prod(self.nest.axes[k].extent for k in kept)
+        self.items = self.nest.rows
         self.grain = grain_of(self.nest, length)
         if len(kept) == 1:
             self.open(f"for i{kept[0]} in range(begin, end):")
@@ -363,7 +361,7 @@ class PartialRowsPrinter(BlockedRowsPrinter):
         """Print a loop over chunks, which stores each chunk's partial results."""
         reduced = self.reduced_axes
         first, inner_axes = reduced[0], reduced[1:]
-        inner = math.prod(self.nest.axes[k].extent for k in inner_axes)
+        inner = self.nest.size_along(inner_axes)
         size = chunk_size(self.nest.axes[first].extent, inner)
         self.plan_stages()
         self.items = -(-self.nest.axes[first].extent // size)

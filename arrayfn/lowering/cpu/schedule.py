@@ -19,7 +19,7 @@ import math
 from typing import Final, Literal
 
 from arrayfn.lowering.cpu import machine
-from arrayfn.lowering.kernel_ir import Compute, Nest, Reduce
+from arrayfn.lowering.kernel_ir import Compute, Nest, is_outer
 from arrayfn.records import frozen
 
 Shape = Literal["elementwise", "rows", "columns"]
@@ -49,8 +49,7 @@ CPU: Final = CpuConfig()
 def shape_of(nest: Nest) -> Shape:
     """Return the shape of the kernel of ``nest``: elementwise, rows or columns."""
     if not any(axis.reduced for axis in nest.axes):
-        has_reduction = any(isinstance(s, Reduce) for s in nest.statements)
-        return "rows" if has_reduction else "elementwise"
+        return "rows" if nest.reductions else "elementwise"
     return "rows" if nest.axes[-1].reduced else "columns"
 
 
@@ -106,7 +105,7 @@ def work_per_element(nest: Nest) -> float:
     cost = sum(
         s.cost if isinstance(s, Compute) else 1
         for s in nest.statements
-        if isinstance(s, Reduce) or s.level == "element"
+        if not is_outer(s)
     )
     return max(1, cost) * CPU.item_ns / 4
 

@@ -12,7 +12,6 @@ has one accumulator.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -107,5 +106,5 @@ def chunk_rows(
     """
     if not any(map(is_sum, reduces)):
         return size
-    per_index = math.prod(nest.axes[k].extent for k in rows[1:])
+    per_index = nest.size_along(rows[1:])
     return max(1, min(size, CHUNK_ROWS // max(1, per_index)))

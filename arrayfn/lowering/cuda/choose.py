@@ -39,7 +39,7 @@ from arrayfn.lowering.cuda.stage_plan import (
     plan_stages,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+from arrayfn.lowering.kernel_ir import Load, Nest, Store
 
 IDLE_SHARE: Final = 8
 """Limit for giving rows to clusters where the registers of a large block hold a row.
@@ -60,7 +60,7 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     has_reduced_axes = any(a.reduced for a in nest.axes)
     # Scans and scatters: their reduced axes run in order.
     in_order = nest.is_in_order and has_reduced_axes
-    if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
+    if not in_order and not nest.reductions:
         return elementwise(nest, gpu)
     if is_scan(nest):
         return scan(nest, gpu)
@@ -98,7 +98,7 @@ def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     there are fewer rows than multiprocessors.
     """
     schedule = block_rows(nest, gpu)
-    count = math.prod(a.extent for a in nest.axes if not a.reduced)
+    count = nest.rows
     is_few = count < gpu.multiprocessors
     if schedule.register_resident and schedule.threads >= gpu.cluster_threads:
         # Large blocks are as fast as clusters, which take longer to begin.
@@ -227,7 +227,7 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     threads_per_row, tiles, register_resident = _row_group(nest, vectors, words, gpu)
     # Rows of a warp or less: a block has several row groups.
     threads = threads_per_row if threads_per_row > WARP else 4 * WARP
-    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    rows = nest.rows
     # Few rows: more threads for each, up to a warp, and one warp in each block.
     while (
         register_resident
@@ -299,7 +299,7 @@ def _row_group(nest: Nest, vectors: int, words: int, gpu: GpuConfig) -> _RowGrou
     if register_resident:
         return _RowGroup(threads_per_row, tiles, register_resident=True)
     itemsize = max((o.dtype.itemsize for o in nest.operands), default=1)
-    row_bytes = math.prod(a.extent for a in nest.axes if a.reduced) * itemsize
+    row_bytes = nest.row_length * itemsize
     if nest.stages > 1 and gpu.multiprocessors * row_bytes <= gpu.cache_bytes:
         # A row for each multiprocessor: later stages find it in the cache.
         return _RowGroup(gpu.max_threads, gpu.tiles // 2, register_resident=False)
@@ -361,7 +361,7 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
     32-bit registers that a vector of the row takes up.
     """
     half = gpu.max_threads // 2
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    length = nest.row_length
     tiles = -(-length // (schedule.lanes * half))
     shared_tiles = tiles - max(1, gpu.split_row_words // words)
     fits = 0 < 2 * half * CP_ASYNC_BYTES * shared_tiles <= gpu.shared_bytes
@@ -409,7 +409,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     only then the threads can keep whole columns in registers between stages. If they
     cannot, as many warps share them as it takes to keep the memory busy.
     """
-    height = math.prod(a.extent for a in nest.axes if a.reduced)
+    height = nest.row_length
     words = kept_words(nest, 1)
     threads_per_row = min(8, power_of_two(-(-height // gpu.tiles)))
     tiles = power_of_two(-(-height // threads_per_row))
@@ -421,7 +421,7 @@ def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     if fits_in_registers(nest, words, tiles, threads_per_row * WARP, gpu):
         return Columns(threads_per_row, tiles, register_resident=True)
     # Few blocks need many warps each to keep the memory busy.
-    blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
+    blocks = nest.rows // WARP
     warps = threads_of_gpu(gpu) // (WARP * max(1, blocks))
     threads_per_row = min(
         gpu.max_threads // WARP, max(threads_per_row, power_of_two(warps))

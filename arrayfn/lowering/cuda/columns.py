@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -47,7 +46,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         outer = [k for k in self.kept_axes if k != inner]
         width, n = nest.axes[inner].extent, self.extent(inner)
         blocks_across = -(-width // WARP)
-        self.items = math.prod(nest.axes[k].extent for k in outer) * blocks_across
+        self.items = nest.size_along(outer) * blocks_across
         self.line(f"lane = remainder(thread_index(), {WARP})")
         self.line(f"part = quotient(thread_index(), {WARP})")
         block, indices = "block_index()", dict[int, str]()

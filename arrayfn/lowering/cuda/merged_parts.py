@@ -65,7 +65,7 @@ def merged_parts(
     merge = whole_merge(nest)
     if merge is None:
         return None
-    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
+    reduced = nest.reduced_axes
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     cut = _chunks(nest, axis, merge, schedule, gpu)
     if cut is None:
@@ -104,14 +104,14 @@ def _chunks(
     needed one divides the axis. ``merge`` is the pair of stages of ``nest``,
     ``schedule`` the one that ``nest`` has if rows stay whole.
     """
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    length = nest.row_length
     room = gpu.merged_words
     if isinstance(schedule, Columns):
         rows, columns, lanes = block_count(nest, schedule), WARP, 1
         if has_narrow_rows(nest, axis):
             room *= 2  # fewer parts: few blocks combine them
     else:
-        rows, columns = math.prod(a.extent for a in nest.axes if not a.reduced), 1
+        rows, columns = nest.rows, 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
         # Sums of float64 exponentials need many registers.
         if any(
@@ -161,7 +161,7 @@ def _stays_whole(
     # Of large blocks a multiprocessor runs only one at a time. That counts
     # if there is a row for each multiprocessor.
     runs_singly = threads > gpu.max_threads // 2 and rows >= gpu.multiprocessors
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
+    length = nest.row_length
     # Few rows leave multiprocessors idle. Parts use them, but cost a second kernel: a
     # row must have work for four blocks.
     leaves_idle = length >= 4 * gpu.split_chunk and not fills_gpu(nest, schedule, gpu)

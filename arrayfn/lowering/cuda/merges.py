@@ -138,7 +138,7 @@ class _Pair:
         # ``stage`` is the number of the earlier of the two.
         self.nest = nest
         self.stage = stage
-        reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+        reduces = nest.reductions
         self.earlier = [s for s in reduces if s.stage == stage]
         self.later = [s for s in reduces if s.stage == stage + 1]
         self.definitions = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir import Equation, Program, Var, entry_of
 from arrayfn.lowering.control_flow import (
     Block,
     Reads,
@@ -49,7 +49,7 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     current = body.inputs[consts:-1]
     *following, goes_on = body.outputs
     definitions = body.definitions()
-    reduction = definitions.get(goes_on) if isinstance(goes_on, Var) else None
+    reduction = entry_of(goes_on, definitions)
     if reduction is None or reduction.primitive.name != "reduce_or":
         return None
     # The condition of each element, which is reduced to that of the mapped loop.
@@ -58,7 +58,7 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
         return None
     number = following.index(mask)
     current_mask = current[number]
-    combined = definitions.get(mask) if isinstance(mask, Var) else None
+    combined = entry_of(mask, definitions)
     if combined is None or combined.primitive.name != "and":
         return None
     if current_mask not in combined.inputs:
@@ -87,7 +87,7 @@ def _keeps_finished(
     """
     if value is current:
         return True
-    chosen = definitions.get(value) if isinstance(value, Var) else None
+    chosen = entry_of(value, definitions)
     if chosen is None or chosen.primitive.name != "select":
         return False
     return chosen.inputs[0] is mask and chosen.inputs[2] is current

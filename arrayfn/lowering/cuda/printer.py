@@ -10,7 +10,6 @@ The names of arrays follow from their operands: ``x_in`` and ``y_out`` are param
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -90,9 +89,8 @@ class CudaPrinter(VectorPrinter[S]):
             threads_per_row: Threads of a row group.
         """
         kept = self.kept_axes
-        rows = math.prod(self.nest.axes[k].extent for k in kept)
         groups = threads // threads_per_row
-        self.items = -(-rows // groups)
+        self.items = -(-self.nest.rows // groups)
         group, item = "thread_index()", "block_index()" if kept else ""
         if groups == 1:
             self.line("thread = thread_index()")
@@ -101,7 +99,7 @@ class CudaPrinter(VectorPrinter[S]):
                 self.line(f"thread = remainder(thread_index(), {threads_per_row})")
                 group = f"quotient(thread_index(), {threads_per_row})"
             item = f"block_index() * {groups} + {group}" if kept else group
-        if rows % groups:
+        if self.nest.rows % groups:
             self.live = "live"
             count = self.extent_of(kept, "rows") if kept else "1"
             self.line(f"item = {item}")
@@ -119,7 +117,7 @@ class CudaPrinter(VectorPrinter[S]):
             threads: Threads of a block.
         """
         kept = self.kept_axes
-        self.items = math.prod(self.nest.axes[k].extent for k in kept) * cluster
+        self.items = self.nest.rows * cluster
         self.name_cluster_threads(cluster, threads)
         return self.decompose("start", kept)
 

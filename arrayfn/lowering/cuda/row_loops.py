@@ -8,7 +8,6 @@ its ``tiles`` vectors, which are ``threads_per_row`` vectors apart.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
@@ -60,7 +59,7 @@ class RowLoops(CudaPrinter[T]):
 
     def row_elements(self) -> int:
         """Return the number of elements of a row (or column): of the reduced axes."""
-        return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
+        return self.nest.row_length
 
     def open_row_loop(self) -> AbstractContextManager[Any]:
         """Open the loop along a row: ``for start in range(0, n1, 4096):``.

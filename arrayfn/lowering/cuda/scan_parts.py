@@ -19,7 +19,6 @@ they look back, and use whichever prefix is there.)
 
 from __future__ import annotations
 
-import math
 from typing import Final, Self
 
 from typing_extensions import override
@@ -111,7 +110,7 @@ class PartsPrinter(ScanPrinter[S]):
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return math.prod(self.nest.axes[k].extent for k in self.kept_axes)
+        return self.nest.rows
 
     @property
     def all_parts(self) -> int:

@@ -14,22 +14,21 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
-from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
+from arrayfn.lowering.kernel_ir import Load, Nest, Store, is_outer
 from arrayfn.records import frozen
 
 
 def is_scan(nest: Nest) -> bool:
     """Whether ``nest`` only stores one running value along its innermost axis."""
-    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    reductions = nest.reductions
     stores = [s for s in nest.statements if isinstance(s, Store)]
     return (
-        reduced == [len(nest.axes) - 1]
+        nest.reduced_axes == [len(nest.axes) - 1]
         and not nest.has_computed_indices
-        and len(reduces) == len(stores) == 1
-        and stores[0].value == reduces[0].result
+        and len(reductions) == len(stores) == 1
+        and stores[0].value == reductions[0].result
         and stores[0].where is None
-        and all(isinstance(s, Reduce) or s.level == "element" for s in nest.statements)
+        and not any(map(is_outer, nest.statements))
         and nest.axes[-1].extent >= SCAN_FROM
     )
 
@@ -93,7 +92,7 @@ class _ScannedRow:
         """Compute the sizes of the rows of the scan ``nest``."""
         length = nest.axes[-1].extent
         lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-        (reduce,) = (s for s in nest.statements if isinstance(s, Reduce))
+        (reduce,) = nest.reductions
         itemsize = reduce.result.dtype.itemsize
         count = math.prod(a.extent for a in nest.axes[:-1])
         return cls(

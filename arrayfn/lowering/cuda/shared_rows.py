@@ -42,7 +42,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     reduced = [a.extent for a in nest.axes if a.reduced]
     if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
         return None
-    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    rows = nest.rows
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu))
     vectors = -(-math.prod(reduced) // lanes)
     if nest.stages == 1:
@@ -78,8 +78,8 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
     Vectors have ``lanes`` elements. None if clusters do not fill the GPU and a row is
     too long for one cluster: a split reduction is faster then.
     """
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
-    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    length = nest.row_length
+    rows = nest.rows
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
     if rows >= gpu.multiprocessors or length < 2 * gpu.split_chunk:
         return None
@@ -101,8 +101,7 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 def _can_exchange(nest: Nest) -> bool:
     """Whether ``dsmem_store`` supports the dtypes of all reductions' results."""
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    return all(s.result.dtype.itemsize in DSMEM_BYTES for s in reduces)
+    return all(s.result.dtype.itemsize in DSMEM_BYTES for s in nest.reductions)
 
 
 def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
@@ -111,8 +110,7 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
     Sums of squares merge only in a pipeline whose threads all have as many elements:
     elsewhere rescaling them takes longer than an exchange.
     """
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
-    squares = isinstance(schedule, Pipeline) and schedule.is_full(length)
+    squares = isinstance(schedule, Pipeline) and schedule.is_full(nest.row_length)
     return merges_of(nest, squares)
 
 
@@ -183,7 +181,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     # With weights, 16-bit rows are converted to float32 registers.
     tile_words = max(words, row.lanes) if row.broadcast_operands else words
     room = gpu.pipeline_shared - _exchange_bytes(nest, gpu.pipeline_threads)
-    rows = math.prod(a.extent for a in nest.axes if not a.reduced)
+    rows = nest.rows
     cluster = 1
     while cluster <= gpu.max_cluster:
         schedule = _pipeline_of_clusters(row, cluster, rows, tile_words, room, gpu)

@@ -31,6 +31,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
     is_element_store,
+    is_outer,
 )
 from arrayfn.lowering.split import (
     chunk_sums,
@@ -68,9 +69,8 @@ def min_chunks(nest: Nest, schedule: Rows | Columns) -> int:
     accumulators = schedule.lanes * schedule.tiles
     if isinstance(schedule, Columns):
         accumulators = min(accumulators, _COLUMN_SUMS)
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
     chains = schedule.threads_per_row * accumulators  # in each chunk
-    return -(-length // (_MAX_TERMS * chains))
+    return -(-nest.row_length // (_MAX_TERMS * chains))
 
 
 def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
@@ -91,8 +91,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
 
     Returns nests of partial results, then the nest that combines them.
     """
-    reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
-    length = math.prod(nest.axes[k].extent for k in reduced)
+    reduced, length = nest.reduced_axes, nest.row_length
     schedule = choose(nest, gpu)
     assert isinstance(schedule, (Rows, Columns))
     # Elements that a block reduces at least: a row, or 32 neighbouring columns.
@@ -201,9 +200,9 @@ def part_arrays(
     Each array has ``chunks`` partial results of each result. These are contiguous with
     ``chunks_innermost``; otherwise, if the nest has columns, neighbouring columns are.
     """
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    reduces = nest.reductions
     columns = not nest.axes[-1].reduced and not chunks_innermost
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    kept = nest.kept_axes
     inner = kept[-1:] if columns else []
     outer = kept[: len(kept) - len(inner)]
     shape = [nest.axes[k].extent for k in outer]
@@ -375,7 +374,7 @@ def combine_parts(
     the first operands. Each result has ``chunks`` partial results, and ``combined`` are
     the statements that combine them.
     """
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
+    kept = nest.kept_axes
     operands = [
         ArrayOperand(
             part.array,
@@ -386,9 +385,7 @@ def combine_parts(
         )
         for part in parts
     ]
-    once = [
-        s for s in nest.statements if not isinstance(s, Reduce) and s.level == "outer"
-    ]
+    once = [s for s in nest.statements if is_outer(s)]
     # The axes of ``nest`` that remain. The first one, None, is that of the chunks.
     axes = [None, *kept]
     return order_axes(combination(nest, operands, axes, chunks, combined, once))

@@ -13,7 +13,6 @@ How a nest is split depends only on its shapes:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -60,8 +59,7 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)
-    length = math.prod(a.extent for a in nest.axes if a.reduced)
-    if length < 4 * gpu.split_chunk:  # too short for more kernels to pay
+    if nest.row_length < 4 * gpu.split_chunk:  # too short for more kernels to pay
         return [nest]
     return [part for piece in distribute(nest) for part in split_nest(piece, gpu)]
 
@@ -75,8 +73,8 @@ def distribute(nest: Nest) -> list[Nest]:
     arrays.
     """
     merges = () if whole_merge(nest) else merges_of(nest, squares=True)
-    kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
-    reduces = [s for s in nest.statements if isinstance(s, Reduce)]
+    kept = nest.kept_axes
+    reduces = nest.reductions
     results = {s.result.name: _result(nest, s, kept) for s in reduces}
     pieces: list[Nest] = []
     # A nest begins at each stage that is not the second of two that merge.

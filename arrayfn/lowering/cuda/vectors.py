@@ -6,7 +6,6 @@ that is the parameter ``x_in``, or ``x_out``, it is called ``x_tile``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final, Generic, TypeVar
@@ -51,7 +50,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
         """
         if len(axes) == 1:
             return self.extent(axes[0])
-        return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
+        return self.integer(name, self.nest.size_along(axes))
 
     def quotient(self, x: str, y: str, limit: int) -> str:
         """Return the expression of ``x // y``, given that ``0 <= x <= limit``.
@@ -91,7 +90,7 @@ class VectorPrinter(KernelPrinter, Generic[S]):
             axes: Axes of the nest, outermost first.
             letter: Begins the variables' names; the axis's number follows.
         """
-        limit = math.prod(self.nest.axes[k].extent for k in axes)
+        limit = self.nest.size_along(axes)
         variables = {axis: f"{letter}{axis}" for axis in axes}
         if not axes:
             return variables

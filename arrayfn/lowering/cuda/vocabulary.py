@@ -113,6 +113,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 
 from typing_extensions import override
 
+from arrayfn.dtypes import DType
 from arrayfn.lowering.scalars.arithmetic import (
     COMPLEXES,
     FLOATS,
@@ -125,6 +126,8 @@ WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; in memory fp16 and bf16 are u16, booleans u8."""
 MEMORY_DTYPES: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
+VECTOR_BYTES: Final = 16
+"""Bytes of the widest access of a thread to memory."""
 SHARED_LINE: Final = 128
 """Bytes of a line of shared memory.
 
@@ -211,6 +214,11 @@ EXTREMES: Final[tuple[Kind, ...]] = get_args(_Extreme)
 APPROXIMATE: Final[tuple[Kind, ...]] = get_args(_Approximate)
 PRODUCTS: Final[tuple[Kind, ...]] = get_args(_Product)
 SHUFFLES: Final[tuple[Kind, ...]] = get_args(_Shuffle)
+
+
+def vector_lanes(dtype: DType) -> int:
+    """Return how many elements of ``dtype`` the widest access of a thread moves."""
+    return VECTOR_BYTES // dtype.itemsize
 
 
 class Thread(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from arrayfn.lowering.scalars.arithmetic import Formula, Value
+from arrayfn.lowering.scalars.arithmetic import Formula, Pair, Value, two_sum
 
 DTYPES: dict[str, np.dtype] = {
     "bool": np.dtype(np.bool_),
@@ -154,25 +154,30 @@ def _round_to_odd(high: Value, low: Value) -> Value:
     return (high.view(np.int64) + nudge).view(np.float64)[()]
 
 
-def _two_sum(x: Value, y: Value) -> tuple[Value, Value]:
-    """Return the rounded sum ``x + y`` of float64 and its exact rounding error."""
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
-
-
 def _fma_f32(x: Value, y: Value, z: Value) -> Value:
     """Return ``x * y + z`` of float32 with one rounding, by exact float64 products."""
     product = x.astype(np.float64) * y.astype(np.float64)
-    high, low = _two_sum(product, z.astype(np.float64))
+    high, low = two_sum(product, z.astype(np.float64))
     return _round_to_odd(high, low).astype(np.float32)
 
 
-def _split(x: Value) -> tuple[Value, Value]:
+def _split(x: Value) -> Pair:
     """Split a float64 into a sum of two parts of 26 bits (Dekker)."""
     scaled = x * 134217729.0  # 2**27 + 1
     high = scaled - (scaled - x)
     return high, x - high
+
+
+def two_product(x: Value, y: Value) -> Pair:
+    """Return the rounded product ``x * y`` of float64 and its rounding error (Dekker).
+
+    The error is exact unless a step overflows or underflows.
+    """
+    product = x * y
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    rest = (x_high * y_high - product) + x_high * y_low + x_low * y_high
+    return product, rest + x_low * y_low
 
 
 def _load_exact_fma() -> Callable[[float, float, float], float]:
@@ -196,13 +201,10 @@ def _fma_f64(x: Value, y: Value, z: Value) -> Value:
     """
     if not any(isinstance(v, np.ndarray) for v in (x, y, z)):
         return np.float64(_EXACT_FMA(x, y, z))
-    high = x * y
-    x_high, x_low = _split(x)
-    y_high, y_low = _split(y)
-    low = ((x_high * y_high - high) + x_high * y_low + x_low * y_high) + x_low * y_low
-    total_high, total_low = _two_sum(z, low)
-    result_high, result_low = _two_sum(high, total_high)
-    result = result_high + _round_to_odd(*_two_sum(total_low, result_low))
+    high, low = two_product(x, y)
+    total_high, total_low = two_sum(z, low)
+    result_high, result_low = two_sum(high, total_high)
+    result = result_high + _round_to_odd(*two_sum(total_low, result_low))
     # The steps above are exact only far from overflow and underflow.
     terms = (np.abs(v) for v in (x, y, z, high))
     safe = np.logical_and.reduce(

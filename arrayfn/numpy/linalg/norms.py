@@ -24,6 +24,7 @@ from arrayfn.numpy.linalg.decompositions import svdvals
 from arrayfn.numpy.linalg.solutions import inv
 from arrayfn.numpy.manipulation import expand_dims, moveaxis
 from arrayfn.numpy.reductions import max, min, sum
+from arrayfn.primitives.rules import as_list
 
 Order = float | str | None
 
@@ -181,7 +182,7 @@ def norm(
         return _vector_norm(x, tuple(range(ndim)), keepdims, 2)
     if axis is None:
         axis = tuple(range(ndim))
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = as_list(axis)
     if len(axes) == 1:
         places = ops.normalize_axes("norm", tuple(axes), ndim)
         return _vector_norm(x, places, keepdims, 2 if ord is None else ord)  # type: ignore[arg-type]

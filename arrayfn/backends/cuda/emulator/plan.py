@@ -31,6 +31,7 @@ from arrayfn.lowering.plan import (
 )
 from arrayfn.lowering.scalars.conversions import stored as stored_half
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+from arrayfn.primitives.rules import as_list
 
 Array = np.ndarray[Any, Any]
 
@@ -129,8 +130,7 @@ class _Run(PlanInterpreter):
         arrays = [_strided(p, type) for p, type in zip(pointers, types, strict=True)]
         count = len(step.operands)
         assert step.function is not None
-        results = step.function(*(np.array(a) for a in arrays[:count]))
-        results = results if isinstance(results, (tuple, list)) else (results,)
+        results = as_list(step.function(*(np.array(a) for a in arrays[:count])))
         for array, result in zip(arrays[count:], results, strict=True):
             array[...] = result
 

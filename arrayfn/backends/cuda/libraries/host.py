@@ -14,6 +14,7 @@ from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS, HostStep
+from arrayfn.primitives.rules import as_list
 
 _LEGACY_STREAM = 1  # CU_STREAM_LEGACY, CUDA's default stream
 
@@ -37,8 +38,7 @@ def reference(number: str, integers: Mapping[str, int]) -> Call:
             for type, address in zip(step.operands, addresses, strict=False)
         ]
         assert step.function is not None
-        result = step.function(*operands)
-        results = result if isinstance(result, (tuple, list)) else (result,)
+        results = as_list(step.function(*operands))
         for value, type, address in zip(
             results, step.results, addresses[count:], strict=True
         ):

@@ -39,6 +39,7 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_rows
 from arrayfn.lowering.cuda.sorting.tiles import SortData
+from arrayfn.lowering.cuda.vocabulary import vector_lanes
 from arrayfn.lowering.kernel_ir import (
     Nest,
     constant_of,
@@ -221,7 +222,7 @@ def choose_parts(
     pays = pays and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)
     if not in_a_row or not pays or s.is_sorted or not _is_carried(source):
         return None
-    lanes = 16 // dtype.itemsize if vectors else 1
+    lanes = vector_lanes(dtype) if vectors else 1
     lanes = lanes if s.limit % lanes == 0 else 1
     return Tiles(function, dtype, s.count, s.limit, lanes)
 

@@ -21,6 +21,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.schedule import power_of_two
+from arrayfn.lowering.cuda.vocabulary import vector_lanes
 from arrayfn.lowering.libraries.calls import Pointer
 
 LANES: Final = 4
@@ -33,8 +34,6 @@ _PANEL_SHARE: Final = PANEL // LANES
 """Elements of a panel's row that a lane holds."""
 MAX_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of the largest matrix that one block factors, with its tile in shared memory."""
-VECTOR_BYTES: Final = 16
-"""Bytes of the widest access to memory."""
 
 
 def is_small(dtype: DType, n: int) -> bool:
@@ -115,7 +114,7 @@ def _raw_pitch(dtype: DType) -> int:
 
     Each row ends with a vector of padding, against bank conflicts.
     """
-    return PANEL + VECTOR_BYTES // dtype.itemsize
+    return PANEL + vector_lanes(dtype)
 
 
 def _vector(dtype: DType, size: int) -> int:
@@ -123,7 +122,7 @@ def _vector(dtype: DType, size: int) -> int:
 
     The tile has ``size`` rows.
     """
-    return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
+    return min(size // LANES, vector_lanes(dtype))
 
 
 def lane_pitch(dtype: DType, size: int) -> int:
@@ -171,7 +170,7 @@ def _load_panel(dtype: DType) -> str:
     They fill ``corner`` and ``mine``, which each thread needs.
     """
     t, pitch = short_name(dtype), _raw_pitch(dtype)
-    wide = VECTOR_BYTES // dtype.itemsize
+    wide = vector_lanes(dtype)
     return f"""for j in unrolled({_PANEL_SHARE}):
     raw[row * {pitch} + j * {LANES} + lane] = own[j]
 barrier()

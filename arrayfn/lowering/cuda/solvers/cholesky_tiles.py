@@ -25,13 +25,12 @@ from arrayfn.lowering.cuda.handwritten import (
 from arrayfn.lowering.cuda.solvers.cholesky import (
     LANES,
     PANEL,
-    VECTOR_BYTES,
     factoring,
     lane_pitch,
     memory,
     select_lane_element,
 )
-from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.vocabulary import WARP, vector_lanes
 from arrayfn.lowering.libraries.calls import Pointer
 from arrayfn.records import frozen
 
@@ -113,7 +112,7 @@ class _Tiles:
     @property
     def vector(self) -> int:
         """Elements of a vector access."""
-        return VECTOR_BYTES // self.dtype.itemsize
+        return vector_lanes(self.dtype)
 
     def text(self) -> Handwritten:
         """Write the kernel."""

@@ -20,7 +20,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.cuda.vocabulary import WARP
+from arrayfn.lowering.cuda.vocabulary import WARP, vector_lanes
 from arrayfn.records import frozen
 
 REAL: Final = (dtypes.float32, dtypes.float64)
@@ -38,7 +38,6 @@ _FIFTH_ORDER: Final = 2**0.5 - 1 - 0.375
 It makes the series exact at t = 1. Where the series is not exact, the pair is rotated
 again in the next sweep; ``sine`` is such that the rotation keeps lengths.
 """
-_VECTOR_BYTES: Final = 16
 
 
 def rows_of(n: int) -> int:
@@ -79,7 +78,7 @@ class ColumnLayout:
     @property
     def vector(self) -> int:
         """Elements of a vector; a lane has several vectors of a column."""
-        return _VECTOR_BYTES // self.dtype.itemsize
+        return vector_lanes(self.dtype)
 
     @property
     def lanes(self) -> int:

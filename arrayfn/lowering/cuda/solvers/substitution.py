@@ -28,6 +28,7 @@ from arrayfn.lowering.cuda.handwritten import (
     indented,
 )
 from arrayfn.lowering.cuda.solvers.matrix_nests import StridedArray
+from arrayfn.lowering.cuda.vocabulary import vector_lanes
 from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_SIDES: Final = 32
@@ -40,7 +41,6 @@ _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Rows of a block."""
 _SIDES: Final = 8
 """Right-hand sides of a block; also the lanes that share a row."""
-_VECTOR_BYTES: Final = 16
 
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
@@ -133,7 +133,7 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
     * ``near``: registers for one vector. ``sums``: sums of products, for eight sides.
     """
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
-    each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
+    each, vector = size // lanes, vector_lanes(dtype)
     pitch = _lane_pitch(dtype, size)
     buffer = lanes * pitch
     return f"""
@@ -187,7 +187,7 @@ def _invert_diagonal(dtype: DType, size: int, unit: bool) -> str:
     and passed through shared memory (``turned``) to the rows below, which eliminate it.
     """
     t, pitch = short_name(dtype), size + 1
-    each, vector = size // _SIDES, _VECTOR_BYTES // dtype.itemsize
+    each, vector = size // _SIDES, vector_lanes(dtype)
     diagonal = f"{t}(1)" if unit else f"tile[row * {pitch} + row]"
     return f"""
 # The inverse of the triangle on the diagonal: rows below are freed of each row in turn.
@@ -223,7 +223,7 @@ def _lane_pitch(dtype: DType, size: int) -> int:
     right-hand sides. A vector of padding follows, so that the lanes of a row read
     different banks. The distance is in elements.
     """
-    return size + _VECTOR_BYTES // dtype.itemsize
+    return size + vector_lanes(dtype)
 
 
 def _product(dtype: DType, size: int, row: str) -> str:
@@ -235,7 +235,7 @@ def _product(dtype: DType, size: int, row: str) -> str:
     lanes exchange sums until each has the whole sum of one side.
     """
     t, lanes = short_name(dtype), _SIDES
-    each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
+    each, vector = size // lanes, vector_lanes(dtype)
     pitch = _lane_pitch(dtype, size)
     sums = f"""for k in unrolled({lanes}):
     sums[k] = {t}(0)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir import Atom, Equation, Literal, Program, Var, entry_of
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
@@ -198,7 +198,7 @@ def _with_pad_before(
     if primitive not in _FORWARD or "padding" in equation.params:
         return None
     (x,) = equation.inputs
-    pad = definitions.get(x) if isinstance(x, Var) else None
+    pad = entry_of(x, definitions)
     if pad is None or pad.primitive is not slicing.pad:
         return None
     unpadded, fill = pad.inputs
@@ -220,7 +220,7 @@ def _with_cut_after(
     if equation.primitive is not slicing.pad:
         return None
     x = equation.inputs[0]
-    put = definitions.get(x) if isinstance(x, Var) else None
+    put = entry_of(x, definitions)
     if put is None or put.primitive is not window_put or "padding" in put.params:
         return None
     extents = tuple(equation.outputs[0].type.shape[axis] for axis in put.params["axes"])

@@ -19,6 +19,7 @@ from typing import Final
 
 from arrayfn.dtypes import HALF_PRECISION, DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.handwritten import indented
+from arrayfn.lowering.cuda.vocabulary import vector_lanes
 from arrayfn.records import frozen
 
 THREADS: Final = 128  # of a block
@@ -39,7 +40,7 @@ class Lanes:
     @property
     def count(self) -> int:
         """Channels of a thread: as many as fit into 16 bytes."""
-        return 16 // self.dtype.itemsize
+        return vector_lanes(self.dtype)
 
     @property
     def word(self) -> str:

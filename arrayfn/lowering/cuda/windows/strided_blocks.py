@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from arrayfn.ir import Atom
+from arrayfn.lowering.cuda.vocabulary import vector_lanes
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
 from arrayfn.records import frozen
 
 MAX_CHANNELS: Final = 64
 """Channels after the change at most. With more, libraries are as fast without it."""
-_ALIGNED: Final = 16
-"""Channels are padded to a multiple of so many bytes."""
 
 
 def has_blocks(p: Mapping[str, int]) -> bool:
@@ -169,8 +168,8 @@ def _blocked(
     x = views.transpose(x, permutation=_order(len(strides)))
     blocks = [n // stride for n, stride in zip(space, strides, strict=True)]
     x = views.reshape(x, shape=(first, *blocks, inner * math.prod(strides)))
-    # How many channels are missing to a multiple of ``_ALIGNED`` bytes.
-    missing = -x.type.shape[-1] % max(1, _ALIGNED // x.type.dtype.itemsize)
+    # How many channels are missing to whole vectors.
+    missing = -x.type.shape[-1] % vector_lanes(x.type.dtype)
     return padded(x, (*(none,) * (1 + len(strides)), (0, missing))) if missing else x
 
 

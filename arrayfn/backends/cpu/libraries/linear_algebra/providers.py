@@ -14,6 +14,7 @@ from typing import Any
 from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.rules import as_list
 
 Given = Mapping[str, Any]
 """The arguments of a kernel by name: Pointers and integers."""
@@ -45,8 +46,7 @@ def by_reference(
         parts = primitive.reference(
             arguments[operand].array(shape).copy(), **params(arguments)
         )
-        parts = parts if isinstance(parts, tuple) else (parts,)
-        for name, part in zip(results, parts, strict=True):
+        for name, part in zip(results, as_list(parts), strict=True):
             arguments[name].array(part.shape)[...] = part
 
     return run
