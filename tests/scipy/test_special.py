@@ -420,6 +420,17 @@ def test_derivatives_at_the_edge_are_their_limits():
     assert af.grad(special.spence)(1.0) == -1.0
 
 
+def test_derivatives_far_out_are_their_limits():
+    second = af.grad(af.grad(special.log_ndtr))
+    assert [second(x) for x in (40.2, 300.7)] == [0.0, 0.0]
+    np.testing.assert_allclose(second(-8.0), -0.9856751165566591, rtol=1e-12)
+    slope = af.grad(special.erfi)
+    assert [slope(x) for x in (-30.3, 27.5, 300.7)] == [np.inf] * 3
+    assert [af.grad(slope)(x) for x in (-30.3, 300.7)] == [-np.inf, np.inf]
+    expected = 2 / np.sqrt(np.pi) * np.exp(6.25)
+    np.testing.assert_allclose(slope(2.5), expected, rtol=1e-15)
+
+
 def test_the_gradient_of_gamma_samples_is_that_of_their_quantile():
     a = np.array([0.05, 0.7, 3.0, 30.0, 300.0])
     sample = a * np.array([0.3, 1.4, 0.7, 1.2, 0.95])

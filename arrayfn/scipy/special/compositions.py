@@ -21,6 +21,7 @@ from arrayfn.scipy.special.gamma_functions import (
     is_nonpositive_integer,
 )
 from arrayfn.scipy.special.gaussian_integrals import dawsn
+from arrayfn.transforms.custom import custom_jvp
 
 cbrt = anp.cbrt
 exp2 = anp.exp2
@@ -257,9 +258,22 @@ def erfi(z: ArrayLike) -> Array:
     It is 2 / sqrt(pi) exp(z**2) dawsn(z), and infinite for |z| > 30.
     """
     (z,), dtype = in_float64("erfi", z)
+    return ops.convert(_erfi(z), dtype)
+
+
+@custom_jvp
+def _erfi(z: Array) -> Array:
+    """Return ``erfi`` of a float64 array."""
     value = 2.0 / math.sqrt(math.pi) * anp.exp(z * z) * dawsn(z)
     far = anp.abs(z) > 30.0
-    return ops.convert(anp.where(far, anp.copysign(math.inf, z), value), dtype)
+    return anp.where(far, anp.copysign(math.inf, z), value)
+
+
+@_erfi.defjvp
+def _erfi_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return erfi(z) and its derivative, 2 / sqrt(pi) exp(z**2)."""
+    (z,), (dz,) = primals, tangents
+    return _erfi(z), 2.0 / math.sqrt(math.pi) * anp.exp(z * z) * dz
 
 
 __all__ = [

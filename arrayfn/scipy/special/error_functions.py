@@ -192,12 +192,21 @@ def _log_ndtr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _log_ndtr(x), _hazard(x) * dx
 
 
+@custom_jvp
 def _hazard(x: Array) -> Array:
     """Return the normal density over the distribution function.
 
     It is the derivative of log_ndtr.
     """
     return math.sqrt(2.0 / math.pi) / _erfcx(-_ROOT_HALF * x)
+
+
+@_hazard.defjvp
+def _hazard_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Return the hazard h and its derivative, -h (x + h), which is 0 where h is 0."""
+    (x,), (dx,) = primals, tangents
+    value = _hazard(x)
+    return value, anp.where(value == 0, 0.0, -value * (x + value)) * dx
 
 
 @custom_jvp
