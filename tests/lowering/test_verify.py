@@ -160,6 +160,50 @@ def test_an_element_that_two_items_write_is_refused() -> None:
     refused(wrong, "items 0 and 1 both access element 0 of .*, and write it")
 
 
+HEAD = "from arrayfn.lowering.scalars import abs_i64, i8, max_i64, min_i64\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "for i in range(begin, end):\n  out[i - begin] = x[i]",
+        "for i in range(begin, end):\n  out[end - 1 - i] = x[i]",
+        "begin = 0\nfor i in range(begin, end):\n  out[i] = x[i]",
+        "for i in range(begin, end):\n  out[i] = x[11 + abs_i64(0 - i)]",
+        "for i in range(begin, end):\n  out[i] = x[i8(i + 250) - 250]",
+        "for i in range(begin, end):\n  out[i] = x[i]\nelse:\n  out[12] = x[0]",
+        "for i in range(begin, end):\n  out[i] = x[(i << 62) >> 62]",
+        "for i in range(begin, end):\n  out[i] = x[(i << 64) + 11]",
+        "for i in range(begin, end):\n  out[i] = x[(i * 2**62) // 2**62]",
+        "for i in range(begin, end):\n  out[i] = x[i + 99 if i + 2**63 - 1 < 0 else i]",
+        "min_i64 = max_i64\nfor i in range(begin, end):\n  out[i] = x[min_i64(i, 0)]",
+    ],
+)
+def test_wrong_kernels_written_by_hand_are_not_proved(lines: str) -> None:
+    body = "".join(f"  {line}\n" for line in lines.split("\n"))
+    source = f"{HEAD}def k(x, out, begin, end):\n{body}"
+    assert not is_proved(of_kernel(source, {"x": 12, "out": 12}, 12))
+
+
+def test_other_meanings_of_known_names_are_not_proved() -> None:
+    source = (
+        "from arrayfn.lowering.scalars import max_i64 as min_i64\n"
+        "def k(x, out, begin, end):\n"
+        "  for i in range(begin, end):\n    out[i] = x[min_i64(i, 11)]\n"
+    )
+    assert not is_proved(of_kernel(source, {"x": 12, "out": 12}, 12))
+    right = source.replace("max_i64 as ", "")
+    assert is_proved(of_kernel(right, {"x": 12, "out": 12}, 12))
+
+
+def is_proved(compiled: CompiledProgram) -> bool:
+    """Whether a plan is neither refused nor left unproved."""
+    try:
+        return verify(compiled).unproved == []
+    except VerificationError:
+        return False
+
+
 def test_an_item_does_not_read_what_another_writes() -> None:
     source = """
 def k(x, begin, end):

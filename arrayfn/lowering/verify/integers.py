@@ -139,6 +139,9 @@ def binary(operator: str, x: Number, y: Number, state: State) -> Value:
             if operator == "LShift":
                 return x.times(1 << count)
             return divided(x, Number(1 << count), state, quotient=True)
+        low, high = state.extremes(y)
+        if low < 0 or high >= _WIDE:  # the result depends on the processor
+            return state.unknown(-FAR, FAR)
     if operator == "BitAnd":
         mask = state.constant(y)
         if mask is not None and mask > 0 and not mask & (mask + 1):
@@ -284,7 +287,7 @@ def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
 
 # The scalar vocabulary.
 
-_SAME: Final = frozenset(("identity", "round", "abs"))
+_SAME: Final = frozenset(("identity", "round"))
 _ARITHMETIC: Final = {"add": "Add", "sub": "Sub", "mul": "Mult"} | {
     "accumulate_add": "Add",
     "accumulate_mul": "Mult",
@@ -312,7 +315,7 @@ def evaluate_function(
     if suffix not in INTEGERS:
         return None
     if kind.startswith("convert_"):
-        return _as_dtype(values[0], suffix, state)
+        return as_dtype(values[0], suffix, state)
     numbers = [v for v in values if isinstance(v, Number)]
     if len(numbers) != len(values) or not numbers:
         return state.unknown(*limits(suffix))
@@ -325,15 +328,17 @@ def evaluate_function(
     operator = _ARITHMETIC.get(kind) or _BITWISE.get(kind)
     if operator is not None:
         x, y = numbers
-        return _as_dtype(binary(operator, x, y, state), suffix, state)
+        return as_dtype(binary(operator, x, y, state), suffix, state)
     if kind == "neg":
-        return _as_dtype(numbers[0].times(-1), suffix, state)
+        return as_dtype(numbers[0].times(-1), suffix, state)
+    if kind == "abs":
+        return extreme(numbers[0], numbers[0].times(-1), state, larger=True)
     if kind in _SAME:
         return numbers[0]
     return state.unknown(*limits(suffix))
 
 
-def _as_dtype(value: Value, dtype: str, state: State) -> Value:
+def as_dtype(value: Value, dtype: str, state: State) -> Value:
     """Convert ``value`` to an integer ``dtype``.
 
     A Number that fits is unchanged; all else becomes an unknown number of the dtype.
@@ -345,6 +350,16 @@ def _as_dtype(value: Value, dtype: str, state: State) -> Value:
     if is_truth(value):
         return state.unknown(0, 1)
     return state.unknown(low, high)
+
+
+def without_overflow(value: Number, state: State) -> Number:
+    """Return ``value``, or an unknown number if it may not fit an i64.
+
+    Kernels compute modulo 2**64. Sums of such numbers are right modulo 2**64, but
+    quotients and comparisons of what does not fit are not.
+    """
+    low, high = state.extremes(value)
+    return value if low >= -FAR and high <= FAR else state.unknown(-FAR, FAR)
 
 
 def _function_of_conditions(kind: str, values: Sequence[Value]) -> Truth:

@@ -19,6 +19,7 @@ from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.verify.integers import (
     INTEGERS,
     NAME_OF_OPERATOR,
+    as_dtype,
     binary,
     compared,
     evaluate_function,
@@ -27,6 +28,7 @@ from arrayfn.lowering.verify.integers import (
     limits,
     of_data,
     truth_of,
+    without_overflow,
 )
 from arrayfn.lowering.verify.names import Names, assignments_of, is_plain
 from arrayfn.lowering.verify.numbers import (
@@ -135,8 +137,15 @@ class Interpreter:
     """
 
     def __init__(self, source: str, name: str, state: State) -> None:
-        """Parse ``source``; ``state`` has the arguments of the function ``name``."""
+        """Parse ``source``; ``state`` has the arguments of the function ``name``.
+
+        Raises UnknownTextError if ``source`` has more than functions and imports, which
+        might give the functions that kernels call another meaning.
+        """
         tree = ast.parse(source)
+        for node in tree.body:
+            if not isinstance(node, ast.FunctionDef) and not _is_own_import(node):
+                raise UnknownTextError(ast.unparse(node))
         self.functions = {
             f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)
         }
@@ -158,8 +167,45 @@ class Interpreter:
 
     def run(self) -> Interpreted:
         """Interpret the function; return its accesses and barriers."""
+        if BLOCK not in self.state.variables:  # on a CPU
+            self.result.unknown |= self.uses_of_the_split()
         self.block(self.functions[self.name].body, self.state)
         return self.result
+
+    def uses_of_the_split(self) -> dict[int, str]:
+        """Return the lines of a CPU's kernel that depend on how its items are split.
+
+        A runtime calls the kernel for parts of the items, the analysis only for all of
+        them. So a kernel may do nothing with ``begin`` and ``end`` but loop over them,
+        or pass them to a function of the text that does.
+        """
+        lines: dict[int, str] = {}
+        for function in self.functions.values():
+            nodes = list(ast.walk(function))
+            allowed = {
+                id(argument)
+                for node in nodes
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+                for argument, name in zip(
+                    node.args, self.parameters_of(node.func.id), strict=False
+                )
+                if isinstance(argument, ast.Name) and argument.id == name
+            }
+            lines |= {
+                node.lineno: f"{node.id} is used besides the range"
+                for node in nodes
+                if isinstance(node, ast.Name)
+                and node.id in ("begin", "end")
+                and id(node) not in allowed
+            }
+        return lines
+
+    def parameters_of(self, name: str) -> list[str]:
+        """Return the parameters of ``range``, or of a function of the text."""
+        if name == "range":
+            return ["begin", "end"]
+        function = self.functions.get(name)
+        return [a.arg for a in function.args.args] if function else []
 
     # Statements.
 
@@ -286,6 +332,8 @@ class Interpreter:
         """
         assert isinstance(node.target, ast.Name)
         assert isinstance(node.iter, ast.Call)
+        if node.orelse or ast.unparse(node.iter.func) not in ("range", "unrolled"):
+            raise UnknownTextError(ast.unparse(node))
         bounds = [self.number(a, state) for a in node.iter.args]
         start, stop = (Number(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
         step = state.constant(bounds[2]) if len(bounds) > 2 else 1
@@ -371,6 +419,8 @@ class Interpreter:
         Accesses of the body do not surely happen. Carried integers have the widened
         bounds after the loop.
         """
+        if node.orelse:
+            raise UnknownTextError(ast.unparse(node))
         inner = state.copy()
         carried = self.carried([node], inner, variable="")
         # As a branch, the body is interpreted in the states in which it runs.
@@ -519,14 +569,18 @@ class Interpreter:
         """
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (bool, int)):
-                return Number(int(node.value))
+                return without_overflow(Number(int(node.value)), state)
             return Data()
         if isinstance(node, ast.Name):
             return state.variables.get(node.id, Data())
         if isinstance(node, ast.BinOp):
             left, right = (self.evaluate(x, state) for x in (node.left, node.right))
             if isinstance(left, Number) and isinstance(right, Number):
-                return binary(type(node.op).__name__, left, right, state)
+                value = binary(type(node.op).__name__, left, right, state)
+                grows = isinstance(node.op, (ast.Mult, ast.LShift, ast.Pow))
+                if grows and isinstance(value, Number):
+                    return without_overflow(value, state)
+                return value
             return Data()
         if isinstance(node, ast.UnaryOp):
             value = self.evaluate(node.operand, state)
@@ -694,8 +748,11 @@ class Interpreter:
             return Data()
         kind, _, suffix = name.rpartition("_")  # "min" and "i64" of ``min_i64``
         values = [self.evaluate(x, state) for x in node.args]
-        if name in INTEGERS and values:  # a cast, as ``i64(x)``: the value is kept
-            return values[0]
+        if name in state.variables:
+            raise UnknownTextError(ast.unparse(node))
+        if name in INTEGERS and values:  # a cast, as ``i64(x)``
+            value = values[0]
+            return as_dtype(value, name, state) if isinstance(value, Number) else value
         if kind == "select":
             return self.chosen(truth_of(values[0]), values[1], values[2], state)
         value = evaluate_function(kind, suffix, values, state)
@@ -760,6 +817,15 @@ class Interpreter:
         inner.variables = {**internal, **dict(zip(names, values, strict=True))}
         self.block(function.body, inner)
         return Data()
+
+
+def _is_own_import(node: ast.stmt) -> bool:
+    """Whether ``node`` imports functions of arrayfn or Numba under their names."""
+    return (
+        isinstance(node, ast.ImportFrom)
+        and str(node.module).split(".")[0] in ("arrayfn", "numba")
+        and not any(alias.asname for alias in node.names)
+    )
 
 
 def _entered(
