@@ -283,6 +283,10 @@ class Program:
             for inner in equation.subprograms():
                 inner.check()
 
+    def constant_pairs(self) -> Iterator[tuple[Var, Any]]:
+        """Return pairs of each constant and its value."""
+        return zip(self.constants, self.constant_values, strict=True)
+
     def definitions(self) -> dict[Var, Equation]:
         """Map each Var but inputs and constants to the Equation that defines it."""
         return {var: eq for eq in self.equations for var in eq.outputs}
