@@ -47,13 +47,9 @@ def check_grads(
     ...
     AssertionError: jvp of <lambda>: ...
     """
-    bits = _narrowest(args)
-    rtol = _TOLERANCES[bits] if rtol is None else rtol
-    atol = _TOLERANCES[bits] if atol is None else atol
-    eps = _STEPS[bits] if eps is None else eps
-    tolerances = {"atol": atol, "rtol": rtol}
-    direction = _Directions()
-    _check(f, tuple(args), order, modes, eps, tolerances, direction)
+    eps = _STEPS[_narrowest(args)] if eps is None else eps
+    limits = _limits(args, atol, rtol)
+    _check(f, tuple(args), order, modes, eps, limits, _Directions())
 
 
 def check_jvp(
@@ -72,16 +68,23 @@ def check_jvp(
 
     >>> check_jvp(np.exp, lambda p, t: (np.exp(*p), np.exp(*p) * t[0]), (1.0,))
     """
-    tolerance = _TOLERANCES[_narrowest(args)]
-    limits = {
-        "atol": tolerance if atol is None else atol,
-        "rtol": tolerance if rtol is None else rtol,
-    }
+    limits = _limits(args, atol, rtol)
     tangents = _Directions().like(tuple(args))
     value, tangent = f_jvp(tuple(args), tangents)
     what = err_msg or f"jvp of {own_name(f)}"
     _close(value, f(*args), f"value in {what}", limits)
     _close(tangent, _difference(f, args, tangents, eps), what, limits)
+
+
+def _limits(
+    args: Sequence[Any], atol: float | None, rtol: float | None
+) -> dict[str, float]:
+    """Return the given tolerances; for None that of the narrowest dtype of ``args``."""
+    tolerance = _TOLERANCES[_narrowest(args)]
+    return {
+        "atol": tolerance if atol is None else atol,
+        "rtol": tolerance if rtol is None else rtol,
+    }
 
 
 def check_vjp(
@@ -101,11 +104,7 @@ def check_vjp(
 
     >>> check_vjp(np.exp, lambda x: (np.exp(x), lambda ct: (ct * np.exp(x),)), (1.0,))
     """
-    tolerance = _TOLERANCES[_narrowest(args)]
-    limits = {
-        "atol": tolerance if atol is None else atol,
-        "rtol": tolerance if rtol is None else rtol,
-    }
+    limits = _limits(args, atol, rtol)
     directions = _Directions()
     tangents = directions.like(tuple(args))
     value, pull_back = f_vjp(*args)

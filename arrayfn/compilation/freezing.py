@@ -74,7 +74,7 @@ class _Freezer:
         """Begin with the captured arrays as the only known values."""
         self.program = program
         self.recipes = recipes
-        pairs = zip(program.constants, program.constant_values, strict=True)
+        pairs = program.constant_pairs()
         self.values: dict[Var, Array] = {var: np.asarray(x) for var, x in pairs}
         self.captured = set(self.values)
         self.definitions: dict[Var, Equation] = {}

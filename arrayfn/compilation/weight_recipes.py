@@ -19,7 +19,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.ir.builder import ProgramBuilder
-from arrayfn.ir.layout import ascending
+from arrayfn.ir.layout import ascending, other_axes
 from arrayfn.passes.matrices import as_matrix
 from arrayfn.passes.reads import Read, identity_read
 from arrayfn.primitives import contraction, conversion, discrete, slicing, views
@@ -131,7 +131,7 @@ def weights_of(equation: Equation, side: int) -> Weights | None:
         # A convolution by a kernel: groups are batch axes, OUTER are output features.
         roles, out = params["rhs"], params["out"]
         leading = (*roles[GROUP], *roles[OUTER])
-        rest = (k for k in range(operand.ndim) if k not in leading)
+        rest = other_axes(operand.ndim, leading)
         product_axes = (*out[GROUP], *out[INNER])
         return Weights(
             equation,

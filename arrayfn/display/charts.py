@@ -9,6 +9,7 @@ from html import escape
 from arrayfn.display.units import in_bytes, in_si
 from arrayfn.records import frozen
 
+_WIDTH = 640  # of a picture, in pixels
 _HUES = ("#1468d8", "#0a8a70", "#c05000", "#a020c0", "#b8860b", "#c02050")
 
 
@@ -23,16 +24,16 @@ class Bar:
     last: int
 
 
-def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> str:
+def timeline(bars: Sequence[Bar], steps: int, total: int) -> str:
     """Draw which buffers take up which part of the arena, step by step, as SVG.
 
-    ``steps`` is the number of steps, ``total`` the arena's size in bytes, and ``width``
-    the picture's in pixels. Empty without bars.
+    ``steps`` is the number of steps, ``total`` the arena's size in bytes. Empty without
+    bars.
     """
     if not bars or not total:
         return ""
     left, top, height = 66, 6, 150
-    across, down = (width - left - 8) / max(1, steps), height / total
+    across, down = (_WIDTH - left - 8) / max(1, steps), height / total
     parts: list[str] = []
     for number, bar in enumerate(bars):
         # SVG's y grows downwards; byte 0 is at the bottom.
@@ -57,9 +58,9 @@ def timeline(bars: Sequence[Bar], steps: int, total: int, width: int = 640) -> s
         _text(left - 6, top + 10, in_bytes(total), "end"),
         _text(left - 6, top + height, "0", "end"),
         _text(left - 6, top + height + 16, "step", "end"),
-        _axes(left, top, height, width - 8),
+        _axes(left, top, height, _WIDTH - 8),
     ]
-    return _picture(parts, width, top + height + 22, "memory over steps")
+    return _picture(parts, top + height + 22, "memory over steps")
 
 
 @frozen(slots=True)
@@ -76,12 +77,10 @@ class Point:
     seconds: float
 
 
-def roofline(
-    points: Sequence[Point], bandwidth: float, peak: float, width: int = 640
-) -> str:
+def roofline(points: Sequence[Point], bandwidth: float, peak: float) -> str:
     """Draw operations per second over operations per byte, under the machine's roof.
 
-    ``bandwidth`` is in bytes, ``peak`` in operations per second, ``width`` in pixels.
+    ``bandwidth`` is in bytes, ``peak`` in operations per second.
     The area of a point is its share of the time (Williams, Waterman and Patterson,
     Roofline, CACM 2009).
     """
@@ -98,7 +97,7 @@ def roofline(
     def x(value: float) -> float:
         """Return the x coordinate of ``value`` operations per byte (logarithmic)."""
         span = math.log(high_x / low_x)
-        return left + (width - left - right) * math.log(value / low_x) / span
+        return left + (_WIDTH - left - right) * math.log(value / low_x) / span
 
     def y(value: float) -> float:
         """Return the y coordinate of ``value`` operations per second (logarithmic)."""
@@ -108,9 +107,9 @@ def roofline(
     bottom, middle = top + height, top + height / 2
     roof = f"M{x(low_x):.1f} {y(low_x * bandwidth):.1f}L{x(ridge):.1f} {y(peak):.1f}"
     parts = [
-        _path(f"{roof}H{width - right}", "stroke-width='1.5'"),
-        _axes(left, top, height, width - right),
-        _text((left + width) / 2, bottom + 32, "operations per byte", "middle"),
+        _path(f"{roof}H{_WIDTH - right}", "stroke-width='1.5'"),
+        _axes(left, top, height, _WIDTH - right),
+        _text((left + _WIDTH) / 2, bottom + 32, "operations per byte", "middle"),
         f"<g transform='translate(12 {middle:.0f}) rotate(-90)'>"
         + _text(0, 0, "operations per second", "middle")
         + "</g>",
@@ -135,7 +134,7 @@ def roofline(
         _text(x(ridge), y(peak) - 6, f"{in_si(peak)}FLOP/s"),
         _text(left + 8, y(2 * low_x * bandwidth) - 18, f"{in_si(bandwidth)}B/s"),
     ]
-    return _picture(parts, width, top + height + 40, "roofline")
+    return _picture(parts, top + height + 40, "roofline")
 
 
 def _fill(number: int) -> str:
@@ -144,10 +143,10 @@ def _fill(number: int) -> str:
     return f"fill:color-mix(in srgb,currentColor 35%,{hue});fill-opacity:.75"
 
 
-def _picture(parts: Sequence[str], width: int, height: int, label: str) -> str:
+def _picture(parts: Sequence[str], height: int, label: str) -> str:
     """Put SVG ``parts`` into a picture of fixed size, which scrolls in a small page."""
     return (
-        f"<div class='afn-chart'><svg viewBox='0 0 {width} {height}' width='{width}' "
+        f"<div class='afn-chart'><svg viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' "
         f"role='img' aria-label='{label}'>{''.join(parts)}</svg></div>"
     )
 

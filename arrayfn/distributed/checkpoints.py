@@ -71,8 +71,7 @@ class _Stored:
 
 def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
     """Return the bounds of ``index``, slices of an array of ``shape``."""
-    bounds = (part.indices(n)[:2] for part, n in zip(index, shape, strict=True))
-    return tuple((int(start), int(stop)) for start, stop in bounds)
+    return _as_box(part.indices(n)[:2] for part, n in zip(index, shape, strict=True))
 
 
 def _within(inner: Iterable[tuple[int, int]], outer: Box) -> tuple[slice, ...]:
@@ -270,7 +269,7 @@ def _read_index(folder: Path) -> dict[str, _Stored]:
 
 
 def _as_box(bounds: Any) -> Box:
-    """Convert bounds from JSON, lists of numbers, to tuples."""
+    """Convert bounds, such as lists of numbers from JSON, to tuples of ints."""
     return tuple((int(start), int(stop)) for start, stop in bounds)
 
 

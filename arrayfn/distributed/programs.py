@@ -112,7 +112,7 @@ def _constants_as_inputs(
 
     They become its last inputs.
     """
-    pairs = list(zip(program.constants, program.constant_values, strict=True))
+    pairs = list(program.constant_pairs())
     over = [(v, x) for v, x in pairs if isinstance(x, ShardedArray)]
     if not over:
         return program, ()

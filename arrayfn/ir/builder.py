@@ -134,7 +134,7 @@ class ProgramBuilder:
         constants of this builder.
         """
         environment: dict[Var, Atom] = dict(zip(program.inputs, operands, strict=True))
-        for var, value in zip(program.constants, program.constant_values, strict=True):
+        for var, value in program.constant_pairs():
             environment[var] = self.constant(value)
         return environment
 

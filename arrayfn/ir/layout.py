@@ -6,7 +6,7 @@ elements. Layouts are immutable. They give their strides for a shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from typing_extensions import override
 
@@ -106,6 +106,11 @@ def ascending(axes: Sequence[int]) -> tuple[int, ...]:
     (1, 2, 0)
     """
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def other_axes(ndim: int, axes: Container[int]) -> tuple[int, ...]:
+    """Return the axes of an array of ``ndim`` axes that are not among ``axes``."""
+    return tuple(axis for axis in range(ndim) if axis not in axes)
 
 
 def transposed(layout: Layout, shape: Shape, permutation: Sequence[int]) -> Layout:

@@ -337,6 +337,10 @@ class Program:
             outputs=tuple(map(copy, self.outputs)),
         )
 
+    def constant_pairs(self) -> Iterator[tuple[Var, Any]]:
+        """Return pairs of each constant and its value."""
+        return zip(self.constants, self.constant_values, strict=True)
+
     def definitions(self) -> dict[Var, Equation]:
         """Map each Var but inputs and constants to the Equation that defines it."""
         return {var: eq for eq in self.equations for var in eq.outputs}

@@ -8,7 +8,7 @@ data, a part of an array's type.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any, Final
@@ -99,6 +99,10 @@ class Mesh:
     def shape(self) -> dict[str, int]:
         """The size of each axis, by name."""
         return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    def size_along(self, names: Iterable[str]) -> int:
+        """Return the number of members along the axes ``names`` together."""
+        return math.prod(self.shape[name] for name in names)
 
     @property
     def size(self) -> int:
@@ -276,7 +280,7 @@ class NamedSharding:
         """
         parts: list[int] = []
         for axis, entry in enumerate(self.spec.entries(len(shape))):
-            count = math.prod(self.mesh.shape[name] for name in entry)
+            count = self.mesh.size_along(entry)
             if shape[axis] % count:
                 raise ShapeError(
                     f"axis {axis} of shape {shape} is cut into {count} parts by "

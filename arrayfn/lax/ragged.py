@@ -8,7 +8,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
-from arrayfn.ir.layout import ascending
+from arrayfn.ir.layout import ascending, other_axes
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.lax.structure import dot_general
 from arrayfn.numpy import _operands as ops
@@ -209,7 +209,7 @@ class _Product:
         (self.group,) = numbers.rhs_group_dimensions or (self.y.ndim,)
         self.contracted = (list(cx), self._without_group(cy))
         self.batch = (list(bx), self._without_group(by))
-        self.free = [a for a in range(self.x.ndim) if a not in (*cx, *bx)]
+        self.free = other_axes(self.x.ndim, (*cx, *bx))
         # The axes that group_sizes may have in front of the groups.
         kind = list(cx) if self.ragged in cx else self.free
         before = kind[: kind.index(self.ragged)] if self.ragged in kind else []

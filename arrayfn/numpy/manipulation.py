@@ -11,7 +11,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, other_axes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.primitives import slicing, views
@@ -131,7 +131,7 @@ def moveaxis(
     sources = ops.each_axis("moveaxis", source, ndim)
     destinations = ops.each_axis("moveaxis", destination, ndim)
     # Insert in ascending order of destinations, so that earlier ones do not move.
-    order = [axis for axis in range(ndim) if axis not in sources]
+    order = list(other_axes(ndim, sources))
     for place, axis in sorted(zip(destinations, sources, strict=True)):
         order.insert(place, axis)
     return transpose(a, order)
@@ -154,7 +154,7 @@ def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
     type = ops.type_of_operand("expand_dims", a)
     count = len(as_list(axis))
     new_axes = set(ops.each_axis("expand_dims", axis, type.ndim + count))
-    old_axes = tuple(k for k in range(type.ndim + count) if k not in new_axes)
+    old_axes = other_axes(type.ndim + count, new_axes)
     if len(old_axes) != type.ndim:
         raise ShapeError(f"expand_dims: an axis repeats in {axis}", user_location())
     shape = [1] * (type.ndim + count)

@@ -14,6 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir.layout import other_axes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.numpy.arithmetic import (
@@ -135,7 +136,7 @@ def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, 
     """
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
-    others = [k for k in range(type.ndim) if k not in axes]
+    others = other_axes(type.ndim, axes)
     transposed = transpose(x, [*others, *axes])
     length = math.prod(type.shape[k] for k in axes)
     return reshape(transposed, (*(type.shape[k] for k in others), length)), axes

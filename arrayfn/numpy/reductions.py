@@ -18,6 +18,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.ir.layout import other_axes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -44,7 +45,7 @@ def _keep(value: Array, like: ArrayType, axes: tuple[int, ...]) -> Array:
     ``like`` is the type of the array before the reduction.
     """
     extents = tuple(1 if k in axes else n for k, n in enumerate(like.shape))
-    others = r.kept_axes(like.ndim, axes)
+    others = other_axes(like.ndim, axes)
     return apply(views.broadcast_in_dim, value, shape=extents, axes=others)
 
 

@@ -28,6 +28,7 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import Program
+from arrayfn.ir.layout import other_axes
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -179,7 +180,7 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
                 "combined; reduce one axis after the other",
                 user_location(),
             )
-        shape = tuple(type.shape[k] for k in range(type.ndim) if k not in axes)
+        shape = tuple(type.shape[k] for k in other_axes(type.ndim, axes))
         count = math.prod(type.shape[k] for k in axes)
         value = self._in_own_dtype(a, dtype)
 

@@ -183,7 +183,7 @@ def scale_by_adam(
             # The mean of the next step, with g in place of the next gradient.
             ahead = _unbiased(mean, b1, anp.add(count, 1))
             now = _unbiased(updates, b1, count)
-            corrected = tree.map(lambda m, g: b1 * m + (1 - b1) * g, ahead, now)
+            corrected = _moving(ahead, now, b1)
         else:
             corrected = _unbiased(mean, b1, count)
         scaled = tree.map(

@@ -38,7 +38,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.assertions import check, has_check
 from arrayfn.primitives.base import Body, Composition, primitive_of
 from arrayfn.primitives.bounds import in_bounds
-from arrayfn.primitives.rules import as_list
+from arrayfn.primitives.calls import expansion
 from arrayfn.transforms.dce import dce
 
 _DIVISIONS: Final = frozenset(
@@ -160,23 +160,9 @@ class _Checker:
             if not self.is_whole(equation):
                 return equation.params["body"]
         elif equation.subprograms() and isinstance(kernel, Composition):
-            return self._expanded(equation)
+            given = [a if isinstance(a, Literal) else a.type for a in equation.inputs]
+            return _with_literals(expansion(equation, given), equation.inputs)
         return None
-
-    def _expanded(self, equation: Equation) -> Program:
-        """Return the Program that a Composition with Programs expands to."""
-        primitive = primitive_of(equation)
-        assert isinstance(primitive.kernel, Composition)
-        builder = ProgramBuilder(primitive.name)
-        builder.source = equation.source
-        with builder:
-            inputs = [
-                a if isinstance(a, Literal) else builder.input(a.type)
-                for a in equation.inputs
-            ]
-            expanded = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(as_list(expanded))
-        return _with_literals(program, equation.inputs)
 
     def _condition_faults(self, condition: Atom, equation: Equation) -> list[Atom]:
         """Emit the fault of a user's ``check``: where its ``condition`` is false.

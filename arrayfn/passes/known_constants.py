@@ -52,11 +52,7 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
     rest = needed(left, program.outputs)
     read = {a for equation in rest for a in equation.inputs} | {*program.outputs}
     values = [var for var in hoisted_values if var in read]
-    own = [
-        (var, value)
-        for var, value in zip(program.constants, program.constant_values, strict=True)
-        if var in read
-    ]
+    own = [pair for pair in program.constant_pairs() if pair[0] in read]
     first = Program(
         f"{program.name}_once",
         (),

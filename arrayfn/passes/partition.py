@@ -52,9 +52,9 @@ from arrayfn.primitives.base import (
     has_effect,
     primitive_of,
 )
+from arrayfn.primitives.calls import expansion
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
-from arrayfn.primitives.rules import as_list
 from arrayfn.primitives.shard_map import shard_map
 
 
@@ -130,7 +130,7 @@ class Partition:
         """Emit ``program`` on ``operands``; return a device's parts of its outputs."""
         builder = current_builder()
         values: dict[Var, LocalValue] = dict(zip(program.inputs, operands, strict=True))
-        pairs = zip(program.constants, program.constant_values, strict=True)
+        pairs = program.constant_pairs()
         for var, value in pairs:
             values[var] = self.whole(builder.constant(value))
 
@@ -321,15 +321,8 @@ class Partition:
         self, equation: Equation, operands: Sequence[LocalValue]
     ) -> list[LocalValue]:
         """Emit a device's part of the equations that a Composition expands to."""
-        primitive = primitive_of(equation)
-        assert isinstance(primitive.kernel, Composition)
-        builder = ProgramBuilder(primitive.name)
-        builder.source = equation.source
-        with builder:
-            inputs = [builder.input(whole_type(x, self.mesh)) for x in operands]
-            expansion = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(as_list(expansion))
-        return self.run(program, operands)
+        types = [whole_type(x, self.mesh) for x in operands]
+        return self.run(expansion(equation, types), operands)
 
     # Equations by factors.
 

@@ -8,7 +8,6 @@ over devices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,7 +53,7 @@ def mesh_axes_of_factors(
             if factor is None or not entry:
                 continue
             op = equation_factors.reduced.get(factor, "sum")
-            count = _size(entry, mesh)
+            count = mesh.size_along(entry)
             is_divisible = all(n % count == 0 for n in extents[factor])
             if is_divisible and op in ("sum", "max", "min"):
                 costs[factor, entry] = _bytes_moved(
@@ -68,11 +67,6 @@ def mesh_axes_of_factors(
             chosen[factor] = entry
             used_axes.update(entry)
     return chosen
-
-
-def _size(entry: Entry, mesh: Mesh) -> int:
-    """Return in how many parts the mesh axes ``entry`` together cut an axis."""
-    return math.prod(mesh.shape[axis] for axis in entry)
 
 
 def _bytes_moved(

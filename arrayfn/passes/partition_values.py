@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from arrayfn.errors import SourceLocation
@@ -94,7 +93,7 @@ def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
 def whole_type(x: LocalValue, mesh: Mesh) -> ArrayType:
     """Return the type of the whole array that ``x`` is a part of."""
     shape = tuple(
-        n * math.prod(mesh.shape[axis] for axis in entry)
+        n * mesh.size_along(entry)
         for n, entry in zip(x.part.type.shape, x.spec, strict=True)
     )
     return ArrayType(shape, x.part.type.dtype, weak=x.part.type.weak)

@@ -16,6 +16,7 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import rewritten
+from arrayfn.ir.layout import other_axes
 from arrayfn.passes.definitions import Definitions
 from arrayfn.passes.reads import is_zeros
 from arrayfn.primitives import conversion, discrete, reductions, views
@@ -88,9 +89,9 @@ def _scatter(
     if not is_zeros(target):
         return None
     mask = _index_mask(x, indices, axis)
-    other_axes = reductions.kept_axes(x.type.ndim, (axis,))
-    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in other_axes))
-    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=other_axes)
+    others = other_axes(x.type.ndim, (axis,))
+    row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in others))
+    spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=others)
     return e.select(mask, spread, conversion.literal(0, x.type.dtype))
 
 
@@ -100,12 +101,10 @@ def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
     Rows run along ``axis``: ``mask[i, j] = (j == indices[i])`` for ``axis`` 1.
     """
     shape = x.type.shape
-    other_axes = reductions.kept_axes(len(shape), (axis,))
-    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in other_axes))
+    others = other_axes(len(shape), (axis,))
+    index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in others))
     count = views.iota(shape=shape, axis=axis, dtype=index.type.dtype)
-    return discrete.eq(
-        count, views.broadcast_in_dim(index, shape=shape, axes=other_axes)
-    )
+    return discrete.eq(count, views.broadcast_in_dim(index, shape=shape, axes=others))
 
 
 def _widened(indices: Atom) -> Atom:

@@ -46,7 +46,7 @@ def storage_as_bytes(
         environment: dict[Var, Atom] = {
             v: builder.input(_bytes_type(v.type), v.hint) for v in program.inputs
         }
-        for var, value in zip(program.constants, program.constant_values, strict=True):
+        for var, value in program.constant_pairs():
             is_stored = var.type.dtype in dtypes.STORAGE
             stored = value.view(np.uint8) if is_stored else value
             environment[var] = builder.constant(stored)

@@ -10,7 +10,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArrayfnError, ShapeError, located
-from arrayfn.ir import ArrayType, Atom, Program, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families
@@ -19,6 +19,7 @@ from arrayfn.primitives.base import (
     THROUGH_BODY,
     Array,
     Body,
+    Composition,
     Primitive,
     Sample,
     primitive_of,
@@ -32,7 +33,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     ``operands`` are arrays for its inputs. Returns a list of arrays.
     """
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
-    environment.update(zip(program.constants, program.constant_values, strict=True))
+    environment.update(program.constant_pairs())
     for equation in program.equations:
         arguments = [array_of_atom(a, environment) for a in equation.inputs]
         primitive = primitive_of(equation)
@@ -42,6 +43,21 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
             raise located(error, equation.source) from None
         environment.update(zip(equation.outputs, as_list(result), strict=True))
     return [array_of_atom(a, environment) for a in program.outputs]
+
+
+def expansion(equation: Equation, operands: Iterable[ArrayType | Literal]) -> Program:
+    """Return the Program that ``equation``, a Composition, expands to.
+
+    It has an input for each type among ``operands``. Literals are passed on.
+    """
+    primitive = primitive_of(equation)
+    assert isinstance(primitive.kernel, Composition)
+    builder = ProgramBuilder(primitive.name)
+    builder.source = equation.source
+    with builder:
+        inputs = [x if isinstance(x, Literal) else builder.input(x) for x in operands]
+        expanded = primitive.kernel.expand(*inputs, **equation.params)
+        return builder.build(as_list(expanded))
 
 
 def array_of_atom(atom: Atom, values: Mapping[Var, Any]) -> Any:

@@ -21,7 +21,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation
-from arrayfn.ir.layout import Shape, ascending
+from arrayfn.ir.layout import Shape, ascending, other_axes
 from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives.base import (
     Array,
@@ -95,7 +95,7 @@ def depth(equation: Equation) -> int:
 
 def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
     """Return the axes of an array of ``ndim`` axes not in ``contract`` or ``batch``."""
-    return tuple(axis for axis in range(ndim) if axis not in (*contract, *batch))
+    return other_axes(ndim, (*contract, *batch))
 
 
 def product_shape(x: Shape, y: Shape, contract: AxesPair, batch: AxesPair) -> Shape:

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape, ascending
+from arrayfn.ir.layout import Shape, ascending, other_axes
 from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Factors
@@ -189,7 +189,7 @@ def _drop_and_broadcast(
 
     Each other axis k becomes axis ``positions[k]`` of the result.
     """
-    kept = [axis for axis in range(x.type.ndim) if axis not in dropped]
+    kept = other_axes(x.type.ndim, dropped)
     order = sorted(kept, key=lambda axis: positions[axis])
     x = views.transpose(x, permutation=(*order, *dropped))
     extents = tuple(x.type.shape[: len(kept)])
@@ -320,9 +320,9 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
         x = slicing.slice_(
             x, start=(0,) * ndim, limit=tuple(limit), strides=tuple(strides)
         )
-    other_axes = [axis for axis in range(ndim) if axis not in axes]
-    x = views.transpose(x, permutation=(*other_axes, *axes))
-    extents = dict(zip(other_axes, x.type.shape[: len(other_axes)], strict=True))
+    others = other_axes(ndim, axes)
+    x = views.transpose(x, permutation=(*others, *axes))
+    extents = dict(zip(others, x.type.shape[: len(others)], strict=True))
     shape = (*(extents.get(axis, 1) for axis in range(ndim)), *geometry.sizes)
     return views.reshape(x, shape=shape)
 

@@ -15,6 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.ir.layout import other_axes
 from arrayfn.primitives import conversion, discrete, factors, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
@@ -37,14 +38,9 @@ _BLOCK: Final = 128  # terms of a block that is added in order
 _FEW: Final = 1024  # terms up to which there are no blocks
 
 
-def kept_axes(ndim: int, axes: Axes) -> Axes:
-    """Return the axes that remain after a reduction over ``axes``."""
-    return tuple(axis for axis in range(ndim) if axis not in axes)
-
-
 def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
     """Broadcast a reduction's result ``value`` along the reduced axes of ``like``."""
-    kept = kept_axes(like.ndim, axes)
+    kept = other_axes(like.ndim, axes)
     return views.broadcast_in_dim(value, shape=like.shape, axes=kept)
 
 
@@ -55,7 +51,7 @@ def _reduced_shape(name: str, x: ArrayType, axes: Axes) -> tuple[int, ...]:
     """
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < x.ndim for a in axes):
         raise ShapeError(f"{name} cannot reduce axes {axes} of {x}")
-    return tuple(x.shape[axis] for axis in kept_axes(x.ndim, axes))
+    return tuple(x.shape[axis] for axis in other_axes(x.ndim, axes))
 
 
 def _reduction(
@@ -165,7 +161,7 @@ def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
     of the elements. It is applied until one element is left. The tangent is right for
     zero factors, and so are higher derivatives.
     """
-    kept = kept_axes(x.type.ndim, axes)
+    kept = other_axes(x.type.ndim, axes)
     last = len(kept)
     outer = tuple(x.type.shape[axis] for axis in kept)
     count = math.prod(x.type.shape[axis] for axis in axes)

@@ -6,7 +6,6 @@ along each. This defines the primitive.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -35,7 +34,7 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
         for name in entry:
             front.append((len(shape), name))
             shape.append(mesh.shape[name])
-        shape.append(extent // math.prod(mesh.shape[name] for name in entry))
+        shape.append(extent // mesh.size_along(entry))
     names = [name for name in mesh.axis_names if name in spec.axes()]
     if not names:
         return x, ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from arrayfn import dtypes
@@ -52,6 +51,6 @@ def whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
     """Return the shape of an array that ``spec`` cuts into parts of ``shape``."""
     entries = spec.entries(len(shape))
     return tuple(
-        extent * math.prod(mesh.shape[name] for name in entry)
+        extent * mesh.size_along(entry)
         for extent, entry in zip(shape, entries, strict=True)
     )

@@ -20,7 +20,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, other_axes
 from arrayfn.primitives import conversion, emitters, families, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
@@ -260,7 +260,7 @@ def overlap_add(
     """
     ndim = x.ndim
     counts = geometry.count(x.shape)
-    kept = [axis for axis in range(ndim) if axis not in geometry.axes]
+    kept = other_axes(ndim, geometry.axes)
     # Order the axes: those without windows, numbers of windows, axes inside windows.
     axis_order = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
     permutation = tuple(order.index(axis) for axis in axis_order)
@@ -294,7 +294,7 @@ def _among_zeros(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
     axes of extent 1.
     """
     ndim = x.ndim
-    kept = [axis for axis in range(ndim) if axis not in geometry.axes]
+    kept = other_axes(ndim, geometry.axes)
     order = [*kept, *geometry.axes]
     windows = views.reshape(windows, shape=windows.type.shape[:ndim])
     windows = views.with_axes_at(windows, order)

@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType
-from arrayfn.ir.layout import RowMajor, Shape
+from arrayfn.ir.layout import RowMajor, Shape, other_axes
 from arrayfn.primitives.base import Array
 from arrayfn.primitives.rules import shifted
 from arrayfn.records import frozen
@@ -59,7 +59,7 @@ class Windows:
     def kept(self, ndim: int) -> Axes:
         """Return the axes of an operand of ``ndim`` axes that windows have too."""
         removed = (*self.collapsed_axes, *self.batch[0])
-        return tuple(axis for axis in range(ndim) if axis not in removed)
+        return other_axes(ndim, removed)
 
     def shape(self, indices: Shape, sizes: Shape) -> Shape:
         """Return the shape of the array of windows.
@@ -204,7 +204,7 @@ class Windows:
         meaningless.
         """
         ndim = len(self.shape(indices.shape, sizes))
-        outer = [axis for axis in range(ndim) if axis not in self.window_axes]
+        outer = other_axes(ndim, self.window_axes)
         strides = RowMajor().strides(operand)
         # A position is a sum of offset * stride along the operand's axes. Each term is
         # broadcast along the axes of the array of windows that it does not depend on.

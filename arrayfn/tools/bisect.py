@@ -158,7 +158,7 @@ class _Search:
     def stored(self, program: Program, inputs: Sequence[Array]) -> dict[Var, Array]:
         """Run ``program`` with all Vars as outputs; return the value of each Var."""
         values: dict[Var, Array] = dict(zip(program.inputs, inputs, strict=True))
-        values |= zip(program.constants, program.constant_values, strict=True)
+        values |= program.constant_pairs()
         results = self.run(program, inputs, len(program.equations))
         variables = (v for eq in program.equations for v in eq.outputs)
         return values | dict(zip(variables, results, strict=True))

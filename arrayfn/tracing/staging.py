@@ -411,7 +411,7 @@ def apply_program(
     if is_whole and device_of((*operands, *program.constant_values)):
         return list(_computing().run_on_device(program, operands))
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
-    environment.update(zip(program.constants, program.constant_values, strict=True))
+    environment.update(program.constant_pairs())
     for equation in program.equations:
         arguments = [_lookup(a, environment) for a in equation.inputs]
         primitive = primitive_of(equation)

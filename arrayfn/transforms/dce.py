@@ -19,11 +19,7 @@ def dce(program: Program) -> Program:
     live = {a for equation in needed_equations for a in equation.inputs} | {
         *program.outputs
     }
-    constants = [
-        (var, value)
-        for var, value in zip(program.constants, program.constant_values, strict=True)
-        if var in live
-    ]
+    constants = [pair for pair in program.constant_pairs() if pair[0] in live]
     return Program(
         program.name,
         program.inputs,

@@ -169,7 +169,7 @@ def _interpreted(
     added to it.
     """
     environment.update(zip(program.inputs, inputs, strict=True))
-    for var, value in zip(program.constants, program.constant_values, strict=True):
+    for var, value in program.constant_pairs():
         environment[var] = _Series(builder.constant(value))
 
     def series_of(atom: Atom) -> _Series:

@@ -213,7 +213,7 @@ def _continuing(program: Program, name: str) -> ProgramBuilder:
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations
-    for var, value in zip(program.constants, program.constant_values, strict=True):
+    for var, value in program.constant_pairs():
         builder.adopt_constant(var, value)
     return builder
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn.backends.addresses import address_of
 from arrayfn.backends.cpu import image_layout
 from arrayfn.backends.cpu.code import kernel_unit, library_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
@@ -126,7 +127,7 @@ def bind(
         raise BackendError(
             f"the plan calls kernels it does not have: {sorted(missing)}"
         )
-    addresses = [int(c.__array_interface__["data"][0]) for c in constants]
+    addresses = [address_of(c) for c in constants]
     image, tables = encode(plan, entries, addresses, process)
     # The capsule's destructor, ``image_free``, drops this reference.
     keepalive = (image, tables, tuple(constants), plan, codes)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
+from arrayfn.backends.addresses import function_address
 from arrayfn.backends.cpu import entry, heap, pool, portable_entry
 from arrayfn.backends.cpu.heap import Heap, MemoryHandler
 from arrayfn.backends.cpu.image_layout import Blas
@@ -79,8 +80,7 @@ def _callable(routine: Routine[..., Any]) -> Callable[..., None]:
 
 def _c_function(name: str) -> int:
     """Return the address of the C library's function ``name``; 0 if it has none."""
-    function = getattr(ctypes.CDLL(None), name, None)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
+    return function_address(getattr(ctypes.CDLL(None), name, None))
 
 
 def _heap_limit() -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.addresses import address_of
 from arrayfn.backends.cuda import entry
 from arrayfn.backends.cuda.device_array import DeviceArray
 from arrayfn.backends.cuda.entry import Call, Input, Output
@@ -77,7 +78,7 @@ class CallEntry:
         self._call = Call(
             array_type=id(DeviceArray),
             false=id(False),
-            buffers=_address(self._buffers),
+            buffers=address_of(self._buffers),
             buffer_count=len(buffers),
             inputs=ctypes.addressof(self._inputs),
             input_count=len(inputs),
@@ -120,7 +121,7 @@ class CallEntry:
             record[1:] = np.frombuffer(key, np.int64)
         # Other threads may call between these lines, so the table is empty meanwhile.
         self._call.recorded_count = 0
-        self._call.set(recorded=_address(records))
+        self._call.set(recorded=address_of(records))
         self._recorded = records, *plans.values()
         self._call.recorded_count = len(plans)
 
@@ -144,11 +145,6 @@ class CallEntry:
             builtin_of(entry.call_tuple, METH_FASTCALL, (address, call, self)),
             builtin_of(entry.call_single, METH_FASTCALL, (address, call_single, self)),
         )
-
-
-def _address(words: Any) -> int:
-    """Return the address of the first element of a NumPy array."""
-    return int(words.__array_interface__["data"][0])
 
 
 @cache

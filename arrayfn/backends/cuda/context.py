@@ -14,6 +14,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from arrayfn.backends.addresses import function_address
 from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.backends.object_cache import object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError, user_location
@@ -111,7 +112,7 @@ class Context:
             function = getattr(self.library, name + suffix, None)
             if function is not None:
                 break
-        return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+        return function_address(function)
 
     def make_current(self) -> None:
         """Make this GPU's context current for the calling thread."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.addresses import function_address
 from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.shared import open_library
@@ -143,15 +144,14 @@ class Library:
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
         self._part = 0  # number of the section that the last small product got
-        self.matmul = self._address("cublasLtMatmul")
-        self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
+        self.matmul = function_address(self.library.cublasLtMatmul)
+        self.set_attribute = function_address(
+            self.library.cublasLtMatmulDescSetAttribute
+        )
         # All of the function's 16 parameters are passed as 64-bit words.
         self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
             self.matmul
         )
-
-    def _address(self, name: str) -> int:
-        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
 
     def check(self, status: int) -> None:
         """Raise BackendError unless ``status`` is success."""

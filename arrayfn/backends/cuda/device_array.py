@@ -16,6 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn import dlpack, dtypes
+from arrayfn.backends.addresses import address_of
 from arrayfn.backends.cuda.driver import (
     Device,
     current_number,
@@ -355,7 +356,7 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
     gpu = device()
     pointer, owner = gpu.block(count * size)
     if count:
-        start = int(host.__array_interface__["data"][0]) + low * size
+        start = address_of(host) + low * size
         gpu.copy_in(pointer, start, count * size)
     return DeviceArray(type, pointer - low * size, owner)
 

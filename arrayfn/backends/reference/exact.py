@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.dtypes import DType
+from arrayfn.ir.layout import other_axes
 from arrayfn.lowering.scalars.arithmetic import two_sum
 from arrayfn.lowering.scalars.numpy_arithmetic import two_product
 from arrayfn.primitives.contraction import free_axes, product_shape
@@ -36,7 +37,7 @@ def reduce_sum(x: Array, *, axes: Axes) -> Array:
         return reduce_sum(x.real, axes=axes) + 1j * reduce_sum(x.imag, axes=axes)
     if x.dtype != np.float64 or not x.size:
         return np.sum(x, axis=axes, dtype=x.dtype)
-    kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
+    kept = other_axes(x.ndim, axes)
     shape = tuple(x.shape[axis] for axis in kept)
     rows = x.transpose(*kept, *axes).reshape(math.prod(shape), -1)
     no_errors = np.zeros_like(rows)  # of ``rows``, which are exact

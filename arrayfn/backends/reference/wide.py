@@ -119,10 +119,7 @@ def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
         tuple(equations),
         tuple(atom(a) for a in program.outputs),
         tuple(var(v) for v in program.constants),
-        tuple(
-            wide_array(x, v.type.dtype)
-            for v, x in zip(program.constants, program.constant_values, strict=True)
-        ),
+        tuple(wide_array(x, v.type.dtype) for v, x in program.constant_pairs()),
     )
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeGuard
+from typing import Final
 
 from typing_extensions import override
 
@@ -113,11 +113,6 @@ def _trip_count(loop: LoopStep) -> int | None:
     if loop.count is None or len(counts) < len(inner):
         return None
     return loop.count * max([1, *counts])
-
-
-def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
-    """Return whether ``step`` is a loop; type checkers then know its type."""
-    return isinstance(step, LoopStep)
 
 
 class LoopPrinter(LoopFrame):
@@ -299,7 +294,8 @@ class LoopPrinter(LoopFrame):
                     break
                 for iteration in range(iteration_first, min_i64(...)):
         """
-        inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
+        loops = (s for s in step.body if isinstance(s, LoopStep))
+        inside = max([1, *(_trip_count(s) or MANY for s in loops)])
         part = max(1, ITERATIONS_BETWEEN_CHECKS // inside)
         if not self.is_interruptible or (step.count or 0) <= part:
             self.open(f"for {iteration} in range({iterations}):")

@@ -196,6 +196,14 @@ def fill_template(template: str, **parts: str | int | Iterable[str]) -> str:
     return "\n".join(lines)
 
 
+def converted(value: str, source: str, target: str) -> str:
+    """Return the expression of ``value``, of the dtype ``source``, as ``target``.
+
+    Both are short names. In memory half precision is u16, which this reads or gives.
+    """
+    return value if source == target else f"convert_{source}_{target}({value})"
+
+
 def indented(text: str | Iterable[str], levels: int) -> str:
     """Indent each line of ``text`` by ``levels`` of four spaces, except empty lines."""
     lines = text.splitlines() if isinstance(text, str) else text

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import Atom, Equation, Literal, Var
-from arrayfn.ir.layout import Shape
+from arrayfn.ir.layout import Shape, other_axes
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
 from arrayfn.lowering.kernel_ir import Argument, Constant, IndexTerm, Nest, Value
 from arrayfn.lowering.templates.nest_builder import (
@@ -165,9 +165,11 @@ def _updates_nest(
     if not in_order:
         return b.nest(extents, reason)
     strides = target.strides
-    free = [k for k in range(len(extents)) if k not in in_order]
     # Axes of extent 1 first, then by falling stride: a contiguous axis comes last.
-    free.sort(key=lambda k: (extents[k] > 1, -abs(strides[k])))
+    free = sorted(
+        other_axes(len(extents), in_order),
+        key=lambda k: (extents[k] > 1, -abs(strides[k])),
+    )
     inner = [k for k in free[-1:] if abs(strides[k]) == 1]
     order = [*free[: len(free) - len(inner)], *in_order, *inner]
     nest = select_axes(b.as_written(extents, reason, in_order), order)
@@ -296,7 +298,7 @@ class Geometry:
     ) -> None:
         self.windows = windows
         self.ndim = ndim
-        self.outer = [k for k in range(ndim) if k not in windows.window_axes]
+        self.outer = other_axes(ndim, windows.window_axes)
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
         kept = windows.kept(len(extents))
         self.window_axis = dict(zip(kept, windows.window_axes, strict=True))
@@ -365,7 +367,7 @@ class Geometry:
         axes = zip(begins, self.windows.indexed_axes, strict=True)
         return [IndexTerm(begin, array.strides[axis]) for begin, axis in axes]
 
-    def overlapping_axes(self) -> list[int]:
+    def overlapping_axes(self) -> tuple[int, ...]:
         """Return the axes of the array of windows along which windows may overlap.
 
         Batch axes are not among them, nor axes along which windows span the whole
@@ -377,4 +379,4 @@ class Geometry:
             if axis not in self.windows.indexed_axes
         }
         free |= {self.outer[index_axis] for index_axis in self.windows.batch[1]}
-        return [axis for axis in range(self.ndim) if axis not in free]
+        return other_axes(self.ndim, free)

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.addresses import address_of, function_address
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
 from arrayfn.lowering.cpu.machine import numpy_library
@@ -74,7 +75,7 @@ def blas() -> Blas:
 
     def find(name: str) -> int:
         """Return the address of the function ``name``."""
-        return _address(getattr(library, f"scipy_{name}_64_"))
+        return function_address(getattr(library, f"scipy_{name}_64_"))
 
     return Blas(find, *_thread_functions(library), integer_bytes=8)
 
@@ -106,7 +107,7 @@ def constant(dtype: str, number: float) -> int:
     """
     array = np.array([number], BY_SHORT_NAME[dtype])
     _CONSTANTS.append(array)
-    return int(array.__array_interface__["data"][0])
+    return address_of(array)
 
 
 _CONSTANTS: Final[list[np.ndarray[Any, Any]]] = []
@@ -129,15 +130,10 @@ def _thread_functions(library: ctypes.CDLL) -> tuple[int, int]:
     """
     for get_name, set_name in _THREAD_FUNCTIONS:
         if hasattr(library, get_name) and hasattr(library, set_name):
-            return _address(getattr(library, get_name)), _address(
+            return function_address(getattr(library, get_name)), function_address(
                 getattr(library, set_name)
             )
     return 0, 0
-
-
-def _address(function: Any) -> int:
-    """Return the address of a ctypes function."""
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @cache

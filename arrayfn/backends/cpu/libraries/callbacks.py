@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.addresses import function_address
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
 from arrayfn.backends.members import combine
@@ -212,13 +213,11 @@ def _provider(kind: str) -> Provider:
 
         step.run(arrays("x", step.operands), arrays("y", step.results))
 
-    address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
-    assert address is not None
     return Provider(
         kernel=None,
         leading_arguments=leading_arguments,
         unjitted=unjitted,
-        entry=address,
+        entry=function_address(_ENTRIES[kind]),
     )
 
 

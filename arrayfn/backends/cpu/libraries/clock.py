@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from arrayfn.backends.addresses import function_address
 from arrayfn.backends.cpu.libraries.foreign import Array, c_function, stack_integers
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.clocks import FIRST, LAST, READING
@@ -50,8 +51,7 @@ def leading_arguments(dtype: str) -> tuple[int, ...]:
     """
     if dtype != "i64":
         raise KeyError(dtype)
-    function = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
-    return int(function or 0), time.CLOCK_MONOTONIC
+    return function_address(ctypes.CDLL(None).clock_gettime), time.CLOCK_MONOTONIC
 
 
 def unjitted(arguments: Mapping[str, Any], items: int) -> None:

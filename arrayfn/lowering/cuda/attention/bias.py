@@ -12,6 +12,7 @@ from typing import Final
 from arrayfn.lowering.cuda.attention.gradient import row_statistics
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
+from arrayfn.lowering.cuda.handwritten import converted
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
@@ -157,7 +158,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         all_columns=tiles.warps * columns,
         warps=tiles.warps,
         threads=tiles.threads,
-        rounded=value if form.bias == "f32" else f"convert_f32_{form.bias}({value})",
+        rounded=converted(value, "f32", form.bias),
     )
     # Sizes are in elements, offsets in bytes.
     return text.fill(

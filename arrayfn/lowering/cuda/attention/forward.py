@@ -210,5 +210,5 @@ def forward(form: Form, tiles: Tiles) -> str:
         over_values=text.multiply("output", "logits", "v_tile"),
         in_logarithm=f"f32({in_logarithm!r})",
         round_output=text.round_to_tile("output", "row_sum[lane_row]", "q_tile"),
-        store_results=text.store_rows("out", "q_tile", "out_base", "out_step"),
+        store_results=text.store_rows("out", "q_tile"),
     )

@@ -505,9 +505,7 @@ def _store_results(
         for x, tile in outputs
     ]
     lines.append("barrier()")
-    lines += [
-        text.store_rows(f"{x}_out", tile, "out_base", "out_step") for x, tile in outputs
-    ]
+    lines += [text.store_rows(f"{x}_out", tile) for x, tile in outputs]
     return "\n".join(lines)
 
 

@@ -527,7 +527,7 @@ for lane_row in range({self.lane_rows}):
         {tile}[at + 1] = left_part[1]
 """
 
-    def store_rows(self, array: str, tile: str, base: str, step: str) -> str:
+    def store_rows(self, array: str, tile: str) -> str:
         """Store the rows of the shared array ``tile`` in the result ``array``.
 
         For heads of 40 elements, as pieces of 8:
@@ -540,12 +540,12 @@ for lane_row in range({self.lane_rows}):
                     place = out_base + (first_row + row) * out_step + column
                     store_u16x8(out, place, right_part, 0)
 
-        ``base`` is the index of row 0 of the head in the result, ``step`` the distance
-        from row to row.
+        ``out_base`` is the index of row 0 of the head in the result, ``out_step`` the
+        distance from row to row.
         """
         form, tiles = self.form, self.tiles
         pieces, p = form.head // form.piece, form.piece
-        target = f"{base} + (first_row + row) * {step} + column"
+        target = "out_base + (first_row + row) * out_step + column"
         source = f"row * {form.line} + column"
         move = [f"{array}[{target}] = {tile}[{source}]"]
         if p > 1:

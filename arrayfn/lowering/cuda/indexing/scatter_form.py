@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from arrayfn.ir import ArrayType, Equation
+from arrayfn.ir.layout import other_axes
 from arrayfn.primitives.windows import Windows
 from arrayfn.records import frozen
 
@@ -91,7 +92,7 @@ def scatter_of(equation: Equation) -> Scatter:
     windows = Windows(**params)
     x, _, updates = (atom.type for atom in equation.inputs)
     sizes = windows.sizes(x.ndim, updates.shape)
-    outer = [k for k in range(updates.ndim) if k not in windows.window_axes]
+    outer = other_axes(updates.ndim, windows.window_axes)
     key_axes = {*windows.indexed_axes, *windows.batch[0]}
     window_targets = windows.kept(x.ndim)
     update_axis = dict(zip(window_targets, windows.window_axes, strict=True))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from arrayfn import dtypes
 from arrayfn.ir import Var
-from arrayfn.ir.layout import RowMajor
+from arrayfn.ir.layout import RowMajor, other_axes
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Value
 from arrayfn.lowering.templates.indexing import within
@@ -58,7 +58,7 @@ class _KeyBuilder:
         self.nest_axis = {axis: k for k, axis in enumerate(s.number_axes)}
         """The axis of the nest for an axis of the updates array."""
         window_axes = s.windows.window_axes
-        self.outer = [k for k in range(s.updates.ndim) if k not in window_axes]
+        self.outer = other_axes(s.updates.ndim, window_axes)
         """Axes of the updates array that go along the indices array."""
         indices = s.equation.inputs[1]
         assert isinstance(indices, Var)

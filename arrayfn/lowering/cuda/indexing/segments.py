@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
-from arrayfn.lowering.cuda.handwritten import Handwritten, fill_template
+from arrayfn.lowering.cuda.handwritten import Handwritten, converted, fill_template
 from arrayfn.lowering.scalars.conversions import stored
 from arrayfn.records import frozen
 
@@ -256,14 +255,15 @@ def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritte
     """
     u, lanes = updates, updates.lanes
     memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
-    out = stored(short_name(u.target))
+    target = short_name(u.target)
+    out = stored(target)
     # The register at which the elements of update ``j`` begin.
     slot = "j" if lanes == 1 else f"j * {lanes}"
     store_target = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
     to_target = fill_template(
         _TO_TARGET,
         lanes=lanes,
-        narrow=_narrowed(u.target, "totals[lane]"),
+        narrow=converted("totals[lane]", wide, target),
         store_target=store_target,
     )
     to_partial = _move("partial_out", "place", "totals", "0", wide, lanes, store=True)
@@ -283,8 +283,8 @@ def combine_kernel(updates: Updates, chunk: int, *, partial: bool) -> Handwritte
         place=u.key.lines("key", "place"),
         load_update=_move("updates_in", "update", "values", slot, memory, lanes),
         load_target=_move("target_out", "place", "own", slot, out, lanes),
-        own=_widened(u.target, f"own[{slot} + lane]"),
-        value=_widened(u.dtype, f"values[{slot} + lane]"),
+        own=converted(f"own[{slot} + lane]", target, wide),
+        value=converted(f"values[{slot} + lane]", short_name(u.dtype), wide),
         store=fill_template(
             _STORE_OR_CARRY if partial else _STORE,
             lanes=lanes,
@@ -427,21 +427,3 @@ def _move(
     if store:
         return f"{array}[{at}] = {tile}[{register}]"
     return f"{tile}[{register}] = {array}[{at}]"
-
-
-def _widened(dtype: DType, value: str) -> str:
-    """Return the expression of ``value``, read from memory, in the compute dtype.
-
-    Memory has half precision as u16, which is converted to float32.
-    """
-    is_half = dtype in dtypes.HALF_PRECISION
-    return f"convert_{short_name(dtype)}_f32({value})" if is_half else value
-
-
-def _narrowed(dtype: DType, value: str) -> str:
-    """The expression of ``value``, of the compute dtype, as it is stored in memory.
-
-    Half precision is rounded, and its bits are stored as u16.
-    """
-    is_half = dtype in dtypes.HALF_PRECISION
-    return f"convert_f32_{short_name(dtype)}({value})" if is_half else value

@@ -18,7 +18,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
-from arrayfn.lowering.cuda.handwritten import indented
+from arrayfn.lowering.cuda.handwritten import converted, indented
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.vocabulary import WARP, vector_lanes
 from arrayfn.records import frozen
@@ -230,17 +230,18 @@ to_y = after_y * {self.height} + lane * {self.vector}
         if shortest is not None:
             # Squares of numbers far from 1 may overflow or vanish in float32.
             are_longer = f" and (min_{t}(xx, yy) > {t}({shortest**2!r}))"
-            inverse = f"inverse_f32({self._to_f32('xx + yy')})"
-            size = f"size = {self._from_f32(inverse)}"
+            inverse = f"inverse_f32({converted('xx + yy', t, 'f32')})"
+            size = f"size = {converted(inverse, 'f32', t)}"
             relative = " * size"
         divisor = f"fma_{t}(half, half, {t}(1))"
+        # float32 is precise enough for an angle: see ``_FIFTH_ORDER``.
         return f"""
 sine = {t}(0)
 half = {t}(0)
 if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{are_longer}:
     {size}
-    gap = {self._to_f32(f"(yy - xx){relative}")}
-    twice = {self._to_f32(f"(xy + xy){relative}")}
+    gap = {converted(f"(yy - xx){relative}", t, "f32")}
+    twice = {converted(f"(xy + xy){relative}", t, "f32")}
     squares = fma_f32(gap, gap, twice * twice)
     root = squares * approximate_rsqrt_f32(squares)
     tangent = twice * inverse_f32(abs_f32(gap) + root)
@@ -248,7 +249,7 @@ if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{are_longer}:
         tangent = neg_f32(tangent)
     squares = tangent * tangent
     series = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
-    half = {self._from_f32("tangent * fma_f32(squares, series, f32(0.5))")}
+    half = {converted("tangent * fma_f32(squares, series, f32(0.5))", "f32", t)}
     sine = {self._quotient("(half + half)", divisor)}
     rotated = i64(1)
 """
@@ -270,19 +271,6 @@ for k in unrolled({self.own}):
 if live:
 {indented(self.store_pair("to_x", "to_y"), 1)}
 """
-
-    def _to_f32(self, value: str) -> str:
-        """Return the expression of ``value`` in float32.
-
-        It is precise enough for an angle: see ``_FIFTH_ORDER``.
-        """
-        t = short_name(self.dtype)
-        return value if t == "f32" else f"convert_{t}_f32({value})"
-
-    def _from_f32(self, value: str) -> str:
-        """Return the expression of a float32 ``value`` in the dtype of the matrix."""
-        t = short_name(self.dtype)
-        return value if t == "f32" else f"convert_f32_{t}({value})"
 
     def _quotient(self, value: str, divisor: str) -> str:
         """Return the expression of ``value`` over a ``divisor`` between 1 and 2.

@@ -173,7 +173,7 @@ def with_padded_windows(program: Program) -> Program:
     if all(equation.primitive not in _POOLING for equation in program.equations):
         return program
     definitions = program.definitions()
-    constants = dict(zip(program.constants, program.constant_values, strict=True))
+    constants = dict(program.constant_pairs())
     equations: list[Equation] = []
     for equation in program.equations:
         folded = _with_pad_before(equation, definitions, constants)
