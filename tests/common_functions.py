@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+import arrayfn as af
 import arrayfn.numpy as anp
+
+T = TypeVar("T")
 
 
 def random(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray[Any, Any]:
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def same_on_threads(run: Callable[[], T], counts: Sequence[int] = (1, 2)) -> T:
+    """The result of ``run``, whose bits must be the same on any number of threads."""
+    before = af.get_num_threads()
+    results = []
+    try:
+        for count in counts:
+            af.set_num_threads(count)
+            results.append(run())
+    finally:
+        af.set_num_threads(before)
+    first, *others = ([x.tobytes() for x in af.tree.leaves(r)] for r in results)
+    assert all(other == first for other in others)
+    return results[0]
 
 
 def softmax(x: Any) -> Any:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cpu import code
 from arrayfn.lowering.plan import Kernel
-from tests.common_functions import cross_entropy, layernorm, softmax, two_layers
+from tests.common_functions import (
+    cross_entropy,
+    layernorm,
+    same_on_threads,
+    softmax,
+    two_layers,
+)
 
 RNG = np.random.default_rng(11)
 
@@ -107,10 +113,6 @@ def keys(lowered: Any) -> list[tuple[str, str]]:
     ]
 
 
-def all_bits(result: Any) -> list[bytes]:
-    return [np.asarray(x).tobytes() for x in tree.leaves(result)]
-
-
 # What is compiled.
 
 
@@ -185,23 +187,10 @@ def test_the_disk_holds_what_was_compiled(compiled: list[str], tmp_path: Path) -
 # Bits.
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = af.get_num_threads()
-    yield af.set_num_threads
-    af.set_num_threads(before)
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_any_number_of_threads_gives_the_same_bits(
-    name: str, threads: Callable[[int], None]
-) -> None:
+def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     arguments = CASES[name][1](517, 130)
-    results = []
-    for count in (1, 2, 5):
-        threads(count)
-        results.append(all_bits(JITTED[name](*arguments)))
-    assert results[0] == results[1] == results[2]
+    same_on_threads(lambda: JITTED[name](*arguments), (1, 2, 5))
     steps = JITTED[name].lower(*arguments).plan.steps
     assert any(s.items > s.grain for s in steps), "nothing was spread over threads"
 

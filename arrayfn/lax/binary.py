@@ -12,6 +12,7 @@ from arrayfn import dtypes
 from arrayfn.lax._operands import alike, elementwise, typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy.arithmetic import by_squaring
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
@@ -163,17 +164,9 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
     Negative powers are powers of 1 / x. For y = 0, the result is 1.
     """
     (x,) = typed("integer_pow", x)
-    result: Array | None = elementwise(e.pow, x, 0) if y == 0 else None
-    factor = x if y > 0 else apply(e.reciprocal, x)
-    exponent = y if y > 0 else -y
-    # factor is x, x**2, x**4, ...; the result has those of the bits set in exponent.
-    while exponent:
-        if exponent & 1:
-            result = factor if result is None else apply(e.mul, result, factor)
-        exponent >>= 1
-        factor = apply(e.square, factor) if exponent else factor
-    assert result is not None
-    return result
+    if y == 0:
+        return elementwise(e.pow, x, 0)
+    return by_squaring(x if y > 0 else apply(e.reciprocal, x), abs(y))
 
 
 class RoundingMethod(Enum):

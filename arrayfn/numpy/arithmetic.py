@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from arrayfn import dtypes
@@ -111,6 +113,19 @@ def power(x: ArrayLike, y: ArrayLike, /) -> Array:
 pow = power
 
 
+def by_squaring(x: ArrayLike, exponent: int) -> Any:
+    """Return x to a positive power, by about log2(exponent) multiplications."""
+    result: ArrayLike | None = None
+    # x is x, x**2, x**4, ...; the result has those of the bits set in exponent.
+    while True:
+        if exponent & 1:
+            result = x if result is None else apply(e.mul, result, x)
+        exponent >>= 1
+        if not exponent:
+            return result
+        x = apply(e.square, x)
+
+
 def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
     """Return x to the power y by multiplications or a root; None for other exponents.
 
@@ -121,16 +136,7 @@ def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
     size = -y if y < 0 else y
     if not 0 < size <= _LARGEST_UNROLLED_POWER or size != int(size):
         return None
-    exponent = int(size)
-    result: Array | None = None
-    # factor is x, x**2, x**4, ...; the result has those of the bits set in exponent.
-    factor = x
-    while exponent:
-        if exponent & 1:
-            result = factor if result is None else apply(e.mul, result, factor)
-        exponent >>= 1
-        if exponent:
-            factor = apply(e.square, factor)
+    result = by_squaring(x, int(size))
     if y < 0:
         return reciprocal(result)
     return ops.same(result) if result is x else result  # x**1 is a copy of x

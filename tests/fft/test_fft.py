@@ -11,6 +11,7 @@ import arrayfn as af
 from arrayfn import fft
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
+from tests.common_functions import same_on_threads
 from tests.lowered_on_gpu import lowered
 
 RNG = np.random.default_rng(21)
@@ -97,15 +98,7 @@ def test_mapping_is_a_loop() -> None:
 def test_rows_on_threads_have_the_same_bits() -> None:
     x = draw(np.complex64, 100, 512)
     run = af.jit(af.fft.fft)
-    before = af.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2):
-            af.set_num_threads(threads)
-            results.append(run(x).tobytes())
-    finally:
-        af.set_num_threads(before)
-    assert results[0] == results[1]
+    same_on_threads(lambda: run(x))
 
 
 def test_frequencies_and_shifts() -> None:

@@ -14,6 +14,7 @@ from arrayfn.errors import ArgumentError, ShapeError
 from arrayfn.primitives import sorting
 from arrayfn.tracing import apply
 from arrayfn.transforms import trace_function
+from tests.common_functions import same_on_threads
 
 RNG = np.random.default_rng(11)
 LONG = 150_001  # cut into chunks, the last of them shorter
@@ -66,15 +67,7 @@ def test_sorts_as_numpy_does(dtype: Any, shape: Any) -> None:
 
 def test_threads_do_not_change_the_bits() -> None:
     x = draw(dtypes.float32, (LONG,))
-    before = af.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2):
-            af.set_num_threads(threads)
-            results.append((sort(x).tobytes(), argsort(x).tobytes()))
-    finally:
-        af.set_num_threads(before)
-    assert results[0] == results[1]
+    same_on_threads(lambda: (sort(x), argsort(x)))
 
 
 def test_sorting_along_any_axis() -> None:

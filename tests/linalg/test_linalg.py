@@ -22,6 +22,7 @@ from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.lowering.libraries import factorizations
 from arrayfn.scipy import linalg as sl
 from arrayfn.scipy.linalg import solve_triangular
+from tests.common_functions import same_on_threads
 
 Array = np.ndarray[Any, Any]
 theirs = np.linalg
@@ -310,17 +311,7 @@ def test_bits_do_not_depend_on_the_thread_count() -> None:
         parts = (la.qr(x)[0], la.svd(x)[0], la.eigh(h)[1], la.inv(x), la.eigvals(x))
         return (*parts, la.cholesky(x @ anp.matrix_transpose(x)))
 
-    count = af.get_num_threads()
-    results = []
-    try:
-        for number in (1, 2, 3):
-            af.set_num_threads(number)
-            results.append(all_of(batch))
-    finally:
-        af.set_num_threads(count)
-    for other in results[1:]:
-        for x, y in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(x, y)
+    same_on_threads(lambda: all_of(batch), (1, 2, 3))
 
 
 def test_linalg_is_one_module_under_several_names() -> None:
@@ -545,18 +536,8 @@ def test_single_matrices_have_the_same_bits_for_any_number_of_threads() -> None:
         w = anp.linalg.eigvalsh(p)
         return anp.linalg.cholesky(p), anp.linalg.solve(x, p), q, r, u, vh, v, w
 
-    count = af.get_num_threads()
-    results = []
-    try:
-        for number in (1, 2, 3):
-            af.set_num_threads(number)
-            results.append(all_of(x))
-    finally:
-        af.set_num_threads(count)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(a, b)
-    factor, solution, q, r = results[0][:4]
+    result = same_on_threads(lambda: all_of(x), (1, 2, 3))
+    factor, solution, q, r = result[:4]
     p = x @ x.T + 400 * np.eye(400)
     np.testing.assert_allclose(factor @ factor.T, p, atol=1e-9)
     np.testing.assert_allclose(x @ solution, p, atol=1e-7)

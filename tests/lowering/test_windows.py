@@ -15,6 +15,7 @@ from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.contraction import dot_general
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.primitives.windowed import sliding_windows
+from tests.common_functions import same_on_threads
 from tests.lowering.kernels import check_kernels
 from tests.programs import build
 
@@ -69,15 +70,7 @@ def test_a_convolution_has_the_same_bits_on_every_number_of_threads() -> None:
         names = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=names)
 
-    before = af.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2):
-            af.set_num_threads(threads)
-            results.append(run(x, w).tobytes())
-    finally:
-        af.set_num_threads(before)
-    assert results[0] == results[1]
+    same_on_threads(lambda: run(x, w))
 
 
 def test_windows_that_something_else_reads_are_copied() -> None:
