@@ -40,13 +40,14 @@ def vmap(
 
     ``in_axes`` says which axis of each positional argument is mapped. None means that
     the argument is the same for all members. Then it need not be an array, and ``fun``
-    may branch on it if it is a number. An entry may be a pytree prefix of its argument. Keyword arguments are mapped along axis 0.
-    ``out_axes`` says where the mapped axis stands in the outputs. If the axis has a
-    name, ``axis_name``, the function may combine the values of all members, for example
-    by ``lax.psum(x, axis_name)``. ``axis_size`` is the number of members, and is needed
-    only if no argument is mapped. If the function constrains the sharding of a value
-    (``with_sharding_constraint``), the mapped axis is cut along the mesh axis, or axes,
-    ``spmd_axis_name``. Without ``spmd_axis_name``, the mapped axis is not cut.
+    may branch on it if it is a number. An entry may be a pytree prefix of its argument.
+    Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
+    stands in the outputs. If the axis has a name, ``axis_name``, the function may
+    combine the values of all members, for example by ``lax.psum(x, axis_name)``.
+    ``axis_size`` is the number of members, and is needed only if no argument is mapped.
+    If the function constrains the sharding of a value (``with_sharding_constraint``),
+    the mapped axis is cut along the mesh axis, or axes, ``spmd_axis_name``. Without
+    ``spmd_axis_name``, the mapped axis is not cut.
 
     Raises ShapeError if the mapped extents differ, or if nothing is mapped and there is
     no ``axis_size``.
