@@ -151,8 +151,10 @@ def test_a_captured_array_is_copied_once_as_long_as_it_stays() -> None:
 WITHOUT_ROOM = """
 import resource, sys
 import numpy as np, arrayfn as af
+from arrayfn.backends.cpu import executable
 x = np.ones(8)
 f = af.jit(lambda x: x * 2 + 1)
+f.lower(x)  # imports what it needs: Python may raise a SystemError without memory
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (int(sys.argv[1]) << 10)
 resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
