@@ -42,6 +42,19 @@ def is_array(leaf: Any) -> bool:
     )
 
 
+def is_fixed(leaf: Any) -> bool:
+    """Whether an argument reaches the function as it is, so that code may branch on it.
+
+    It is neither mapped nor differentiated. Arrays are traced, and so are NumPy's
+    scalars and floats, except inside ``jit``, where a traced one would have no value.
+    """
+    if isinstance(leaf, (int, float, complex, np.number, np.bool_)):
+        frame = current_frame()
+        is_integer = isinstance(leaf, int)
+        return is_integer or (frame is not None and frame.abstract)
+    return not is_array(leaf)
+
+
 def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     """Raise ArgumentError unless ``leaf``, called ``what``, is an array or a number."""
     if isinstance(leaf, Tracer):

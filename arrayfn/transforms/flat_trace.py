@@ -47,7 +47,7 @@ def trace_function(
     *,
     types: Sequence[ArrayType] | None = None,
     abstract: bool = False,
-    with_values: bool = True,
+    with_values: bool | Sequence[bool] = True,
     axes: Mapping[str, int] | None = None,
     constants: bool = True,
     checks: frozenset[str] = frozenset(),
@@ -68,7 +68,7 @@ def trace_function(
             example, without a mapped axis.
         abstract: whether operations that use only captured arrays are staged, too.
             Otherwise they are computed at once.
-        with_values: whether the function sees the values of the leaves.
+        with_values: whether the function sees the values of the leaves, or of which.
         axes: the named axes that the function is mapped along, with their extents. For
             each, the Program has one more input, the member's index.
         constants: whether captured values may be constants. If not, all are inputs.
@@ -87,6 +87,7 @@ def trace_function(
     args, kwargs, leaves, structure = with_own_arrays(args, kwargs)
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
+    seen = [with_values] * len(leaves) if isinstance(with_values, bool) else with_values
 
     def flat(*tracers: Tracer) -> list[Any]:
         """Call the function on pytrees of ``tracers``; return its result's leaves.
@@ -110,7 +111,9 @@ def trace_function(
         types or [leaf_type(x) for x in leaves],
         name=shown_name(function),
         hints=hints(function, args, kwargs),
-        values=[value_of(x) for x in leaves] if with_values else None,
+        values=[
+            value_of(x) if sees else None for x, sees in zip(leaves, seen, strict=True)
+        ],
         abstract=abstract,
         axes=axes,
         constants=constants,

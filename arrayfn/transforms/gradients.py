@@ -19,7 +19,7 @@ from arrayfn.transforms.arguments import (
     as_numbers,
     check_function,
     check_leaf,
-    is_array,
+    is_fixed,
     is_one,
     leaf_type,
     shown_name,
@@ -80,8 +80,9 @@ def value_and_grad(
     structure of argument ``argnums`` (for a sequence ``argnums``, a tuple of such
     structures). With ``holomorphic`` arguments and value are complex, and the gradient
     is the complex derivative. With ``allow_int`` the gradient with respect to integers
-    and booleans is a float64 0. Other arguments may have any values. Values that are
-    not arrays, and Python's bools and integers, reach ``fun`` unchanged.
+    and booleans is a float64 0. Other arguments may have any values, and ``fun`` may
+    branch on those that are numbers. Values that are not arrays, and Python's bools and
+    integers, reach ``fun`` unchanged.
 
     Raises DifferentiationError if the value is not a scalar, or an argument is neither
     floating-point nor complex.
@@ -189,7 +190,7 @@ def grad(
 
 @tree.register_static
 class _Other:
-    """Hides a value that is not an array in the structure of the arguments."""
+    """Hides a value that is not traced in the structure of the arguments."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -201,19 +202,18 @@ def with_others_inside(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Function, tuple[Any, ...], dict[str, Any]]:
-    """Bind arguments that are not arrays; returns the function of arrays, and these.
+    """Bind arguments that are not traced; returns the function of arrays, and these.
 
-    Python's bools and integers, which a function may branch on, are bound too.
     Positional ``args`` in the positions ``chosen`` stay as they are; in the others, and
-    in ``kwargs``, leaves that are no arrays are hidden from pytrees.
+    in ``kwargs``, leaves that are not traced (``is_fixed``) are hidden from pytrees.
     """
     others = [x for k, x in enumerate(args) if k not in chosen]
-    if all(map(_is_traced, tree.leaves((others, kwargs)))):
+    if not any(map(is_fixed, tree.leaves((others, kwargs)))):
         return function, args, kwargs
 
     def hidden(leaf: Any) -> Any:
         """Wrap a leaf that is not traced."""
-        return leaf if _is_traced(leaf) else _Other(leaf)
+        return _Other(leaf) if is_fixed(leaf) else leaf
 
     def shown(leaf: Any) -> Any:
         """Unwrap a leaf that ``hidden`` wrapped."""
@@ -233,11 +233,6 @@ def with_others_inside(
         x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)
     ]
     return of_arrays, tuple(wrapped_args), tree.map(hidden, kwargs)
-
-
-def _is_traced(leaf: Any) -> bool:
-    """Whether ``leaf`` is traced: an array or number, but no Python bool or integer."""
-    return is_array(leaf) and not isinstance(leaf, int)
 
 
 def chosen_arguments(

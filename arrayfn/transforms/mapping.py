@@ -11,11 +11,12 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, plural, user_location
 from arrayfn.ir import ArrayType, Program
-from arrayfn.tracing import Key, apply_program
+from arrayfn.tracing import ArrayOnDevice, Key, apply_program
 from arrayfn.transforms.arguments import (
     check_function,
     check_leaf,
     is_array,
+    is_fixed,
     is_one,
     leaf_type,
     shown_name,
@@ -38,14 +39,15 @@ def vmap(
     """Map ``fun`` along an axis of its arguments, for all members at once.
 
     ``in_axes`` says which axis of each positional argument is mapped. None means that
-    the argument is the same for all members, and then it need not be an array. An entry
-    may be a pytree prefix of its argument. Keyword arguments are mapped along axis 0.
-    ``out_axes`` says where the mapped axis stands in the outputs. If the axis has a
-    name, ``axis_name``, the function may combine the values of all members, for example
-    by ``lax.psum(x, axis_name)``. ``axis_size`` is the number of members, and is needed
-    only if no argument is mapped. If the function constrains the sharding of a value
-    (``with_sharding_constraint``), the mapped axis is cut along the mesh axis, or axes,
-    ``spmd_axis_name``. Without ``spmd_axis_name``, the mapped axis is not cut.
+    the argument is the same for all members. Then it need not be an array, and ``fun``
+    may branch on it if it is a number. An entry may be a pytree prefix of its argument.
+    Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
+    stands in the outputs. If the axis has a name, ``axis_name``, the function may
+    combine the values of all members, for example by ``lax.psum(x, axis_name)``.
+    ``axis_size`` is the number of members, and is needed only if no argument is mapped.
+    If the function constrains the sharding of a value (``with_sharding_constraint``),
+    the mapped axis is cut along the mesh axis, or axes, ``spmd_axis_name``. Without
+    ``spmd_axis_name``, the mapped axis is not cut.
 
     Raises ShapeError if the mapped extents differ, or if nothing is mapped and there is
     no ``axis_size``.
@@ -68,7 +70,7 @@ def vmap(
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         """Trace the function of one member, map its Program and run it.
 
-        Arguments that are no arrays are bound first, by another ``vmap``.
+        Arguments that are not traced are bound first, by another ``vmap``.
         """
         name = shown_name(fun)
         leaves, structure = tree.flatten((args, kwargs))
@@ -76,9 +78,9 @@ def vmap(
         objects = {
             k: x
             for k, (x, dim) in enumerate(zip(leaves, dims, strict=True))
-            if dim is None and not is_array(x)
+            if dim is None and is_fixed(x)
         }
-        if objects:  # they are not arrays, and the same for all members
+        if objects:  # they are not traced, and the same for all members
             arrays = [k for k in range(len(leaves)) if k not in objects]
             mapped: Any = vmap(
                 with_fixed_leaves(fun, structure, objects),
@@ -95,8 +97,13 @@ def vmap(
             for x, dim in zip(leaves, dims, strict=True)
         ]
         axes = None if axis_name is None else {axis_name: size}
+        # Code may branch on numbers that are the same for all members.
+        known = [
+            dim is None and type.shape == () and not isinstance(x, ArrayOnDevice)
+            for x, type, dim in zip(leaves, types, dims, strict=True)
+        ]
         traced = trace_function(
-            fun, args, kwargs, types=types, with_values=False, axes=axes
+            fun, args, kwargs, types=types, with_values=known, axes=axes
         )
         captured = traced.trace.captured
         out_dims = _out_dims(name, out_axes, traced)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import arrayfn as af
+import arrayfn.numpy as anp
 from arrayfn import random
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 
@@ -137,3 +138,18 @@ def test_a_complex_cotangent_of_a_real_value_is_refused():
         ShapeError, match=r"is ~c128\[\], but the value that it belongs to is"
     ):
         af.linear_transpose(lambda x: x, 1.0)(1j)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, np.float64(0.5), np.int32(0), True, 3])
+def test_code_may_branch_on_numbers_that_are_neither_mapped_nor_differentiated(rate):
+    def dropped(x, rate):
+        return x * rate if rate > 0 else x
+
+    want = float(rate) or 1.0
+    for by_rate in (
+        lambda x: af.grad(dropped)(x, rate),
+        lambda x: af.value_and_grad(dropped)(x, rate=rate)[1],
+        lambda x: af.vmap(dropped, (0, None))(anp.stack([x, x]), rate)[1] / x,
+    ):
+        assert by_rate(np.float64(2.0)) == want
+        assert af.jit(by_rate)(np.float64(2.0)) == want
