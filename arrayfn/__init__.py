@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         scipy,
         sharding,
         sparse,
+        test_util,
         tree_util,
     )
     from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
@@ -149,7 +150,7 @@ _NAMESPACES = (
     *("ad_checkpoint", "adapters", "checkify", "checkpoint_policies"),
     *("custom_batching", "custom_derivatives", "debug", "distributed", "fft"),
     *("flatten_util", "image", "lax", "linalg", "nn", "numpy", "ode", "ops", "optim"),
-    *("random", "scipy", "sharding", "sparse", "tree_util"),
+    *("random", "scipy", "sharding", "sparse", "test_util", "tree_util"),
 )
 _NAMES = {
     "ad_checkpoint": ("checkpoint", "checkpoint_name", "remat"),
@@ -322,6 +323,7 @@ __all__ = [
     "smap",
     "sparse",
     "stop_gradient",
+    "test_util",
     "to_dlpack",
     "tree",
     "tree_util",

@@ -58,7 +58,7 @@ def save_parameters(
     arrays: dict[str, Array] = {}
     for path, leaf in _named(parameters):
         leaf = adopted(leaf)
-        check_leaf(leaf, f"save_parameters: {path}")
+        check_leaf(leaf, f"save_parameters: {path or 'the first argument'}")
         array = np.asarray(leaf, leaf_type(leaf).dtype, order="C")
         if array.dtype not in _NAMES:
             raise ArgumentError(

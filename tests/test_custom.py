@@ -385,12 +385,12 @@ def rules(kind, *given):
         (
             rules(custom_jvp, lambda p, t: ((p[0], 1.0), t[0])),
             ArgumentError,
-            "the value of function's jvp rule has the structure",
+            "'s jvp rule has the structure",
         ),
         (
             rules(custom_jvp, lambda p, t: (p[0], t[0].sum())),
             ShapeError,
-            "the tangent of function's jvp rule is f64[], not f64[3]",
+            "'s jvp rule is f64[], not f64[3]",
         ),
         (
             rules(custom_vjp, lambda x: x, lambda r, ct: (ct,)),
@@ -413,6 +413,14 @@ def test_rules_that_do_not_fit(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert message in str(caught.value)
+
+
+def test_functions_with_rules_show_their_names():
+    def clipped(x):
+        return x
+
+    assert repr(custom_vjp(clipped)) == "<custom_vjp clipped>"
+    assert repr(custom_jvp(clipped)) == "<custom_jvp clipped>"
 
 
 def test_stop_gradient():

@@ -8,7 +8,8 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from arrayfn import dtypes
+import arrayfn as af
+from arrayfn import dtypes, lax
 from arrayfn.errors import ProgramError, ShapeError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var, type_of
 from arrayfn.ir import layout as layouts
@@ -142,6 +143,19 @@ def test_equations_carry_the_line_that_is_current() -> None:
         builder.source = SourceLocation("model.py", 7)
         e.neg(x)
     assert builder.equations[0].source == SourceLocation("model.py", 7)
+
+
+def test_an_equation_alone_is_shown_as_in_a_program() -> None:
+    def looped(x):
+        return lax.fori_loop(0, 3, lambda k, x: x * 2.0 - x, x)
+
+    (product,) = af.make_program(lambda x, y: x * y + 0)(F32, F32).equations[:1]
+    assert str(product).startswith("c: f32[2,3] = mul(a, b)  ")
+    assert str(product).endswith(f"# {product.source}")
+    assert repr(product) == f"<Equation {product}>"
+    (loop,) = af.make_program(looped)(F32).equations
+    assert ": f32[2,3] = mul(" in str(loop)
+    assert repr(loop).count("\n") == 0
 
 
 def test_an_error_of_a_rule_names_the_users_line() -> None:

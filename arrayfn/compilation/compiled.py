@@ -113,9 +113,13 @@ class Compiled:
         pairs = zip(types, self.compiled.input_types, strict=True)
         for number, (actual, wanted) in enumerate(pairs):
             if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
+                # The structure is that of (args, kwargs).
+                _, argument, *rest = self.in_tree.accessors()[number]
+                path = "".join(entry.codify("") for entry in rest)
                 raise ArgumentError(
-                    f"argument {number} must be {wanted}, not {actual}: this was "
-                    "compiled for one signature; the jitted function takes any",
+                    f"argument {argument.entry}{path} must be {wanted}, not {actual}: "
+                    "this was compiled for one signature; the jitted function takes "
+                    "any",
                     user_location(),
                 )
 

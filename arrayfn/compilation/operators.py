@@ -24,6 +24,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn import tree
+from arrayfn.backends.registry import get_backend
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operator_kernels import (
     KERNELS,
@@ -131,6 +132,8 @@ class Operator(Generic[P, R]):
         first axis of operands and results. This axis has extent 1 if an operand is not
         mapped.
 
+        Raises BackendError if there is no such backend.
+
         >>> import numpy as np
         >>> import arrayfn as af
         >>> @operator
@@ -142,6 +145,7 @@ class Operator(Generic[P, R]):
         >>> af.jit(tripled)(np.arange(3.0))
         array([0., 3., 6.])
         """
+        get_backend(backend)  # an error if there is none of that name
         if vmap not in (None, *VMAP_METHODS):
             raise ArgumentError(
                 f"kernel of {self.name}: vmap must be one of {VMAP_METHODS} or None, "

@@ -51,6 +51,17 @@ def format_program(program: Program, comments: bool = True) -> str:
     return "\n".join(_program_lines(program, "program ", column)) + "\n"
 
 
+def format_equation(equation: Equation) -> str:
+    """Return the text of ``equation`` alone, with its inputs called a, b, ..."""
+    fresh = variable_names()
+    names: dict[Any, str] = {}
+    for atom in (*equation.inputs, *equation.outputs):
+        if not hasattr(atom, "value") and atom not in names:  # no Literal
+            names[atom] = next(fresh)
+    lines = _equation_lines(equation, names, _COMMENT_COLUMN)
+    return "\n".join(line[2:] for line in lines)
+
+
 def equation_lines(program: Program) -> Iterator[tuple[int, Equation]]:
     """Yield (line number in ``format_program``, equation) for all equations.
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ProgramError, SourceLocation
-from arrayfn.ir.format import format_program
+from arrayfn.ir.format import format_equation, format_program
 from arrayfn.ir.layout import Shape
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.ir.types import ArrayType
@@ -206,6 +206,16 @@ class Equation:
         if are_same:
             return self
         return Equation(self.primitive, inputs, self.params, self.outputs, self.source)
+
+    @override
+    def __str__(self) -> str:
+        """Return the text form, with fresh names: ``c: f32[2] = add(a, b)``."""
+        return format_equation(self)
+
+    @override
+    def __repr__(self) -> str:
+        """Return the first line of the text form."""
+        return f"<Equation {str(self).splitlines()[0]}>"
 
     def check(self) -> None:
         """Raise ProgramError unless the outputs have the types of the type rule.

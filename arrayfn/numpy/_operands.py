@@ -82,9 +82,12 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
     text = repr(x)
     if len(text) > _MESSAGE_LENGTH:
         text = text[: _MESSAGE_LENGTH - 3] + "..."
+    # Sparse matrices do not become dense implicitly.
+    is_sparse = hasattr(x, "toarray")
+    converter = "its method toarray" if is_sparse else "arrayfn.numpy.asarray"
     raise ArgumentError(
         f"{name} takes arrays and numbers, not {type(x).__name__} ({text}); convert it "
-        "with arrayfn.numpy.asarray",
+        f"with {converter}",
         user_location(),
     )
 

@@ -89,9 +89,16 @@ def chain(*parts: Optimizer) -> Optimizer:
         return tuple(part.init(params) for part in parts)
 
     def update(
-        updates: Tree, state: tuple[Tree, ...], params: Tree = None
+        updates: Tree, state: Tree, params: Tree = None
     ) -> tuple[Tree, tuple[Tree, ...]]:
         """Pass the updates through all parts, and return them and all states."""
+        if not isinstance(state, (tuple, list)) or len(state) != len(parts):
+            raise ArgumentError(
+                "optim.chain: the second argument of update must be the state that "
+                f"init or the last update gave, a tuple of {len(parts)}, not "
+                f"{type(state).__name__}: update(gradients, state, params)",
+                user_location(),
+            )
         states: list[Tree] = []
         for part, part_state in zip(parts, state, strict=True):
             updates, part_state = part.update(updates, part_state, params)

@@ -275,8 +275,8 @@ def check_inexact(
         ):
             raise DifferentiationError(
                 f"{shown_name(function)} cannot be differentiated by argument "
-                f"{position}, which is {type}: only floating-point and complex "
-                "numbers have derivatives; convert it with "
+                f"{position}{tree.paths(argument)[number]}, which is {type}: only "
+                "floating-point and complex numbers have derivatives; convert it with "
                 ".astype(numpy.float64) (or write 1.0 for 1)",
                 user_location(),
             )

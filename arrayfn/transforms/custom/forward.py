@@ -14,7 +14,7 @@ from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.primitives import custom_rules
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms import FlatTrace, leaf_type, name_of, shown_name, trace_function
 from arrayfn.transforms.custom.closures import closed, closed_over, with_inputs
 from arrayfn.transforms.custom.functions import (
     Call,
@@ -116,10 +116,9 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def check_rules(self) -> None:
         """Raise DifferentiationError if ``defjvp`` has not been called."""
         if self._rule is None:
-            name = name_of(self.function)
             raise DifferentiationError(
-                f"{name} is a custom_jvp function without a rule; give it one with "
-                f"@{name}.defjvp",
+                f"{shown_name(self.function)} is a custom_jvp function without a rule; "
+                f"give it one with @{name_of(self.function)}.defjvp",
                 user_location(),
             )
 
@@ -202,7 +201,7 @@ class _JvpCall(Call):
                 self.structure, self.with_zeros(self.leaf_types, nonzero, varies)
             )
             result = self.rule(*self.static, primals, tangents)
-            what = f"{self.name}'s jvp rule"
+            what = f"{self.shown}'s jvp rule"
             value, tangent = pair_of(what, "(value, tangent)", result)
             is_zero[:] = [
                 not dense and isinstance(t, SymbolicZero) for t in tree.leaves(tangent)

@@ -29,6 +29,7 @@ from arrayfn.transforms import (
     check_leaf,
     leaf_type,
     name_of,
+    shown_name,
     trace_function,
 )
 from arrayfn.transforms.arguments import as_numbers, positions_of
@@ -120,6 +121,10 @@ class Custom(ABC, Generic[P, R]):
         # To end the recursion, rules inside a rule are only named. They are traced
         # when a derivative of that order is taken.
         self.within_rules = Depth()
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown_name(self.function)}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function; inside a trace, emit one equation with its rules.
@@ -254,6 +259,7 @@ class Call:
         symbolic_zeros: bool,
     ) -> None:
         self.name = name_of(custom.function)
+        self.shown = shown_name(custom.function)
         self.within_rules = custom.within_rules
         self.symbolic_zeros = symbolic_zeros
         self.static = custom.static_arguments(arguments)
@@ -298,10 +304,16 @@ def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
     """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ArgumentError(
-            f"{what} must give a pair {form}, but gave {type(value).__name__}",
+            f"{what} must give a pair {form}, but gave {what_is(value)}",
             user_location(),
         )
     return value[0], value[1]
+
+
+def what_is(value: Any) -> str:
+    """Describe what a rule returned in place of a tuple: its type, and its length."""
+    count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    return f"a {type(value).__name__}{count}"
 
 
 def fitted(

@@ -15,7 +15,7 @@ from arrayfn.primitives import custom_rules
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.records import frozen
-from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms import FlatTrace, leaf_type, name_of, shown_name, trace_function
 from arrayfn.transforms.custom.closures import (
     closed,
     closed_over,
@@ -32,6 +32,7 @@ from arrayfn.transforms.custom.functions import (
     fitted,
     pair_of,
     struct,
+    what_is,
     zeros,
 )
 
@@ -96,10 +97,9 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def check_rules(self) -> None:
         """Raise DifferentiationError if ``defvjp`` has not been called."""
         if self._rules is None:
-            name = name_of(self.function)
             raise DifferentiationError(
-                f"{name} is a custom_vjp function without rules; give it some with "
-                f"{name}.defvjp(forward, backward)",
+                f"{shown_name(self.function)} is a custom_vjp function without rules; "
+                f"give it some with {name_of(self.function)}.defvjp(forward, backward)",
                 user_location(),
             )
 
@@ -210,7 +210,7 @@ class _VjpCall(Call):
                 primals = tree.unflatten(
                     self.structure, [CustomVJPPrimal(x, v) for x, v in pairs]
                 )
-            what = f"{self.name}'s forward rule"
+            what = f"{self.shown}'s forward rule"
             result = self.forward(*primals)
             value, residuals = pair_of(what, "(value, residuals)", result)
             saved, structure = tree.flatten(residuals)
@@ -246,12 +246,12 @@ class _VjpCall(Call):
         ``self.leaf_types`` the types of all their leaves. Raises ArgumentError if the
         form differs from the arguments'.
         """
-        what = f"{self.name}'s backward rule"
+        what = f"{self.shown}'s backward rule"
         count = len(self.structures)
         if not isinstance(result, (tuple, list)) or len(result) != count:
             raise ArgumentError(
                 f"{what} must give a tuple of {count} cotangents, one for each "
-                f"argument, but gave {type(result).__name__}",
+                f"argument, but gave {what_is(result)}",
                 user_location(),
             )
         types = iter(self.leaf_types)
