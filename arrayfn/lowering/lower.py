@@ -24,7 +24,7 @@ from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cpu.schedule import is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
-from arrayfn.lowering.fusion import SHORT_ROW, FusedGroup, Unit, fuse, unfused_units
+from arrayfn.lowering.fusion import FusedGroup, Unit, fuse, unfused_units
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
@@ -217,9 +217,7 @@ class Lowering:
 
     def units(self, program: Program) -> tuple[Unit, ...]:
         """Return the units of ``program``: the equations of each kernel or step."""
-        if not self.options.fused:
-            return unfused_units(program)
-        return fuse(program, short_row=SHORT_ROW)
+        return fuse(program) if self.options.fused else unfused_units(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """Print the kernels of nests and serial loops.

@@ -256,28 +256,6 @@ def test_reductions_over_other_axes_are_kernels_of_their_own() -> None:
     ) == ["reduce_sum", "reduce_sum"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "apart"),
-    [(256, 3, True), (256, 12, True), (256, 13, False), (32, 3, False)],
-)
-def test_a_costly_value_for_each_of_many_short_rows_is_a_kernel_of_its_own(
-    rows: int, columns: int, apart: bool
-) -> None:
-    def divided(x: Any) -> Any:
-        return x / anp.sum(x * x, axis=1, keepdims=True) ** 1.5
-
-    x = single(rows, columns)
-    lowered = af.jit(divided).lower(x)
-    sums, *others = [str(kernel) for kernel in lowered.kernels]
-    assert "reduce_sum" in sums
-    assert ("pow" in sums) is not apart
-    assert len(others) == (2 if apart else 0)
-    want = x / np.sum(x.astype(np.float64) ** 2, axis=1, keepdims=True) ** 1.5
-    np.testing.assert_allclose(lowered.compile()(x), want, 1e-5)
-    reasons = [b.reason for b in af.explain(divided, x).boundaries]
-    assert ("its rows are short" in " ".join(reasons)) is apart
-
-
 @pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.float32])
 @pytest.mark.parametrize(
     ("shape", "axes"),

@@ -17,12 +17,11 @@ one) and ``fuser`` (where each equation goes).
 
 from __future__ import annotations
 
-from arrayfn.lowering.fusion.fuser import SHORT_ROW, fuse, unfused_units
+from arrayfn.lowering.fusion.fuser import fuse, unfused_units
 from arrayfn.lowering.fusion.groups import AxisIds, reads_in_place
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 
 __all__ = [
-    "SHORT_ROW",
     "AxisIds",
     "FusedGroup",
     "SingleUnit",

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Final
 
 from arrayfn.ir import Atom, Equation, Var
-from arrayfn.lowering.fusion.groups import (
-    AxisIds,
-    Group,
-    is_reduction,
-    recompute_cost,
-)
+from arrayfn.lowering.fusion.groups import AxisIds, Group, is_reduction
 from arrayfn.lowering.fusion.recomputation import Recomputation
 from arrayfn.passes.reads import Read
-
-COSTLY: Final = 8
-"""The cost, in additions, from which a value for each short row is kept apart."""
-MANY_ROWS: Final = 64
-"""The rows from which that pays for the store and the load of the value."""
 
 
 class AxisMatching(Recomputation):
@@ -139,8 +127,7 @@ class AxisMatching(Recomputation):
 
         It must vary over the whole domain, or over exactly the kept axes. What needs
         the result of a reduction to one value is put into another kernel, so that both
-        can run on all threads. So is a costly value for each of many short rows: a loop
-        over rows would compute one at a time, and vector instructions compute several.
+        can run on all threads.
         """
         if self.is_full(ids, group):
             flat = group.reduced and self.is_flat(group)
@@ -149,20 +136,7 @@ class AxisMatching(Recomputation):
             return False
         varying = {i for i in ids if i is not None}
         kept_axes = {i for i in group.kept if group.extents[i] != 1}
-        return varying == kept_axes and not self.is_costly_for_rows(equation, group)
-
-    def is_costly_for_rows(self, equation: Equation, group: Group) -> bool:
-        """Whether ``equation``, for each row of ``group``, costs more than the row.
-
-        A row is what is reduced to one value. ``short_row`` bounds its elements.
-        """
-        if math.prod(group.extents[i] for i in group.reduced) > self.short_row:
-            return False
-        rows = math.prod(group.extents[i] for i in group.kept)
-        is_costly = recompute_cost(equation, COSTLY - 1) is None
-        return (
-            is_costly and rows >= MANY_ROWS and len(group.extents) - 1 in group.reduced
-        )
+        return varying == kept_axes
 
     def can_reduce(self, group: Group) -> bool:
         """Whether all values of ``group`` so far vary over the whole domain.

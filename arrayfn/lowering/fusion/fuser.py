@@ -24,7 +24,6 @@ from arrayfn.primitives.base import Reduction, has_effect, primitive_of
 
 SIBLING_WINDOW = 24  # latest groups in which a sibling is looked for
 CLONE_COST = 8  # relative to an addition, as in kernel forms
-SHORT_ROW = 12  # elements of a row, for kernels that compute one row after another
 
 
 def fuse(
@@ -32,7 +31,6 @@ def fuse(
     chains: Iterable[Sequence[Equation]] = (),
     clone_cost: int = CLONE_COST,
     short: int = 0,
-    short_row: int = 0,
 ) -> tuple[Unit, ...]:
     """Fuse the equations of ``program`` into units, in an order in which they can run.
 
@@ -40,16 +38,14 @@ def fuse(
     A chain becomes a unit by itself, so that a product can compute it as its epilogue:
     other units read the chain's result, and do not recompute it. A value is recomputed
     rather than stored where that costs up to ``clone_cost``. A reduction of up to
-    ``short`` elements to one value shares a unit with what reads that value. A costly
-    value for each of many rows, of up to ``short_row`` elements, does not share the
-    unit that reduces the rows. If a unit would exceed its limits, unrolled loops are
-    cut into equal pieces.
+    ``short`` elements to one value shares a unit with what reads that value. If a unit
+    would exceed its limits, unrolled loops are cut into equal pieces.
     """
     chains = tuple(chains)
-    units = Fuser(program, chains, clone_cost, short, short_row).run()
+    units = Fuser(program, chains, clone_cost, short).run()
     if units is None:
         starts = piece_starts(program, MAX_STATEMENTS)
-        units = Fuser(program, chains, clone_cost, short, short_row, starts).run()
+        units = Fuser(program, chains, clone_cost, short, starts).run()
     assert units is not None
     return units
 
@@ -57,7 +53,7 @@ def fuse(
 def unfused_units(program: Program) -> tuple[Unit, ...]:
     """Return units of one equation each; views are still read through."""
     # No value is recomputed, whatever it costs.
-    units = _Unfused(program, chains=(), clone_cost=-1, short=0, short_row=0).run()
+    units = _Unfused(program, chains=(), clone_cost=-1, short=0).run()
     assert units is not None  # no group grows
     return units
 

@@ -78,8 +78,6 @@ class Groups:
         clone_cost: the cost up to which a value is recomputed, not stored.
         short: the number of elements up to which a reduction to one value is in a
             group with what reads that value: one thread or block computes both.
-        short_row: the number of elements up to which a row is short: a costly value for
-            each of many rows is then in another group.
         piece_starts: equations at which all groups are closed (see ``repetition``).
         producer_group: the number of the group that makes an array.
         reader_groups: the numbers of the groups that read an array.
@@ -101,14 +99,12 @@ class Groups:
         chains: Iterable[Sequence[Equation]],
         clone_cost: int,
         short: int,
-        short_row: int,
         piece_starts: AbstractSet[Equation] | None = None,
     ) -> None:
         """Begin without groups; the arguments are attributes of the class."""
         self.program = program
         self.clone_cost = clone_cost
         self.short = short
-        self.short_row = short_row
         self.piece_starts = piece_starts
         self.reached_limit = False
         self.chains = {chain[-1]: chain for chain in chains}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from arrayfn.ir import Equation, Program, Var
-from arrayfn.lowering.fusion.fuser import CLONE_COST, SHORT_ROW, Fuser
+from arrayfn.lowering.fusion.fuser import CLONE_COST, Fuser
 from arrayfn.lowering.fusion.groups import Group, is_fusible
 from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS
 from arrayfn.primitives.base import (
@@ -36,13 +36,7 @@ class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(
-            program,
-            chains=(),
-            clone_cost=CLONE_COST,
-            short=0,
-            short_row=SHORT_ROW,
-        )
+        super().__init__(program, chains=(), clone_cost=CLONE_COST, short=0)
         self.refused: Refusals = {}
 
     @override
@@ -80,10 +74,6 @@ class _Recording(Fuser):
         if not self.level_fits(equation, ids, group):
             if self.is_full(ids, group):
                 return "it needs a total, which all threads must have added up before"
-            if self.is_costly_for_rows(equation, group):
-                return (
-                    "its rows are short: another kernel computes it for several at once"
-                )
             return "it is over some of the kernel's axes only"
         if not self.may_read(equation, group, ids):
             return "it reads other elements of what the kernel writes than its own"
